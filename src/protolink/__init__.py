@@ -1,0 +1,1 @@
+"""Run a team of LLM agents inside a Python application."""
