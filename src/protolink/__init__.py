@@ -1,1 +1,108 @@
-"""Run a team of LLM agents inside a Python application."""
+"""Run a team of LLM agents inside a Python application.
+
+Every public name is here and loaded when it is first used, so that `import protolink` stays cheap.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from protolink.action import RunAction, current_action
+    from protolink.agent import Agent
+    from protolink.card import AgentCard
+    from protolink.context import BudgetUsage, RunBudget, RunContext, current_request_context, request_context
+    from protolink.errors import (
+        ActionDeniedError,
+        ApprovalRequiredError,
+        BudgetExceededError,
+        CheckpointMismatchError,
+        ConfigurationError,
+        DurableExecutionError,
+        InferParseError,
+        ModelFailedError,
+        ProtolinkError,
+        RunBusyError,
+        RunInterrupted,
+        SubagentLimitError,
+        TaskExecutionError,
+        ToolCorrectionLimitError,
+        ToolDefinitionError,
+        ToolFailedError,
+        ToolRejectedError,
+        UncertainExecutionError,
+    )
+    from protolink.events import RunEvent
+    from protolink.evidence import ToolEvidence, collect_tool_evidence
+    from protolink.handle import RunHandle, RunResult
+    from protolink.handoff import RunHandoff
+    from protolink.hooks import AgentHooks, FinalResponse, ModelRequest, ToolObservation
+    from protolink.interruption import RunInterruption
+    from protolink.llms.create import create_llm
+    from protolink.message import Artifact, Message, Part
+    from protolink.policy.approvals import ApprovalDecision, ApprovalHandler, ApprovalRequest
+    from protolink.policy.policies import CapabilityPolicy, Policy, PolicyDecision, PolicyEffect
+    from protolink.redaction import RedactionPolicy
+    from protolink.report import RunReport
+    from protolink.task import Task, TaskState
+    from protolink.tools.tool import Tool
+
+_HOMES = {
+    "action": ("RunAction", "current_action"),
+    "agent": ("Agent",),
+    "card": ("AgentCard",),
+    "context": ("BudgetUsage", "RunBudget", "RunContext", "current_request_context", "request_context"),
+    "errors": (
+        "ActionDeniedError",
+        "ApprovalRequiredError",
+        "BudgetExceededError",
+        "CheckpointMismatchError",
+        "ConfigurationError",
+        "DurableExecutionError",
+        "InferParseError",
+        "ModelFailedError",
+        "ProtolinkError",
+        "RunBusyError",
+        "RunInterrupted",
+        "SubagentLimitError",
+        "TaskExecutionError",
+        "ToolCorrectionLimitError",
+        "ToolDefinitionError",
+        "ToolFailedError",
+        "ToolRejectedError",
+        "UncertainExecutionError",
+    ),
+    "events": ("RunEvent",),
+    "evidence": ("ToolEvidence", "collect_tool_evidence"),
+    "handle": ("RunHandle", "RunResult"),
+    "handoff": ("RunHandoff",),
+    "hooks": ("AgentHooks", "FinalResponse", "ModelRequest", "ToolObservation"),
+    "interruption": ("RunInterruption",),
+    "llms.create": ("create_llm",),
+    "message": ("Artifact", "Message", "Part"),
+    "policy.approvals": ("ApprovalDecision", "ApprovalHandler", "ApprovalRequest"),
+    "policy.policies": ("CapabilityPolicy", "Policy", "PolicyDecision", "PolicyEffect"),
+    "redaction": ("RedactionPolicy",),
+    "report": ("RunReport",),
+    "task": ("Task", "TaskState"),
+    "tools.tool": ("Tool",),
+}
+_HOME = {name: f"protolink.{module}" for module, names in _HOMES.items() for name in names}
+
+__all__ = [  # noqa: RUF022 - kept sorted by the test that compares it with _HOMES
+    *sorted(_HOME)
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _HOME.get(name)
+    if module is None:
+        raise AttributeError(f"module 'protolink' has no attribute {name!r}")
+    value = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

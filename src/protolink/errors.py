@@ -29,8 +29,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from protolink._json import require_json
+from protolink.interruption import RunInterruption
+
 if TYPE_CHECKING:
-    from protolink.task import RunInterruption, Task
+    from protolink.task import Task
 
 __all__ = [
     "ActionDeniedError",
@@ -83,8 +86,6 @@ class ToolRejectedError(ProtolinkError):
         details: Mapping[str, Any] | None = None,
         suggestion: str | None = None,
     ) -> None:
-        from protolink._json import require_json
-
         if not isinstance(message, str) or not message.strip():
             raise ValueError("a rejection needs a message that tells the model what is wrong")
         if not isinstance(code, str) or not code.strip():
@@ -233,15 +234,13 @@ class RunInterrupted(ProtolinkError):  # noqa: N818 - the name is part of the do
     """A run returned control before its end: it waits for an answer, an approval or another slice."""
 
     def __init__(self, task: Task) -> None:
-        from protolink.task import RunInterruption
-
         interruption = RunInterruption.from_task(task)
         if interruption is None:
             raise ValueError(f"task {task.id!r} is not interrupted")
         super().__init__(f"run {interruption.run_id!r} is paused ({interruption.kind}); resume it through its root")
         self.task = task
         self.run_id: str = interruption.run_id
-        self.interruption: RunInterruption = interruption
+        self.interruption = interruption
 
 
 class DurableExecutionError(ProtolinkError):

@@ -1,0 +1,76 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TYPED := $(wildcard src tests scripts examples benchmarks)
+
+# The wrapper asks for a newer release before each run unless it is told not to.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+STEPS := format-check lint mypy pyright imports static docs
+
+.PHONY: help setup demo test check bench pending format clean $(STEPS)
+.DEFAULT_GOAL := help
+
+help: ## list the commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-14s %s\n", $$1, $$2 }'
+
+# Installed again whenever the project's metadata changed. The mark comes last, so half an installation has none.
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+setup: $(READY) ## make .venv with everything that the other commands need
+
+demo: $(READY) ## run the example of the README
+	@$(BIN)/python examples/quickstart.py
+
+test: $(READY) ## run all tests
+	$(BIN)/python -m pytest -q --tb=short
+
+check: $(READY) ## formatting, lint, types, layers, static rules, documentation
+	@failed=; \
+	for step in $(STEPS); do \
+		start=$$(date +%s); \
+		if $(MAKE) --no-print-directory $$step; then outcome=ok; else outcome=FAILED; failed="$$failed $$step"; fi; \
+		echo "$$step: $$outcome, $$(($$(date +%s) - start)) s"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "check: FAILED:$$failed"; exit 1; fi; \
+	echo "check: ok"
+
+format-check: $(READY) ## is everything formatted?
+	$(BIN)/ruff format --check .
+
+lint: $(READY) ## ruff
+	$(BIN)/ruff check .
+
+mypy: $(READY) ## types, by mypy
+	$(BIN)/mypy $(TYPED)
+
+pyright: $(READY) ## types, by pyright
+	$(BIN)/pyright $(TYPED)
+
+imports: $(READY) ## who may import whom
+	$(BIN)/lint-imports
+
+static: $(READY) ## rules that no linter knows
+	$(BIN)/python scripts/static_check.py
+
+docs: $(READY) ## run the programs in README, docs and examples
+	$(BIN)/python -m pytest -q --tb=short tests/docs
+
+bench: $(READY) ## measure
+	$(BIN)/python -m benchmarks
+
+pending: $(READY) ## which pending tests of the shared suites pass by now?
+	$(BIN)/python scripts/shared_suites.py pending
+
+format: $(READY) ## format everything and apply the safe fixes
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove the environment and all caches
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

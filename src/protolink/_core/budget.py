@@ -1,0 +1,122 @@
+"""Counting what a tree of runs uses, and saying which limit the next piece of work would break."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from protolink._core.records import BudgetExceeded, ModelUsage, Usage
+from protolink.context import BudgetUsage, RunBudget
+
+__all__ = ["DEFAULT_MAX_STEPS", "Counters", "model_call_limit", "tool_calls_left"]
+
+DEFAULT_MAX_STEPS = 10
+"""Model turns of one run whose budget sets no `max_steps`."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """The usage of a whole tree. Counters only grow; what is in flight is reserved beside them."""
+
+    steps: int = 0
+    llm_calls: int = 0
+    tool_calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float | None = None
+    reserved_input_tokens: int = 0
+    estimated: bool = False
+    unpriced: bool = False
+    calls: dict[str, int] = field(default_factory=dict[str, int])
+    """Executions by tool name."""
+
+    def reserve_model_call(self, estimated_input_tokens: int) -> None:
+        """Charge a turn and its call before it is made."""
+        self.steps += 1
+        self.llm_calls += 1
+        self.reserved_input_tokens += estimated_input_tokens
+
+    def settle_model_call(self, estimated_input_tokens: int, usage: ModelUsage, attempts: int) -> None:
+        """Replace the reservation by what the reply reported; calls that were retried count each."""
+        self.reserved_input_tokens -= estimated_input_tokens
+        self.llm_calls += attempts - 1
+        self.input_tokens += usage.input_tokens or 0
+        self.output_tokens += usage.output_tokens or 0
+        self.estimated = self.estimated or usage.estimated
+        if usage.cost is None:
+            self.unpriced = True
+        else:
+            self.cost = (self.cost or 0.0) + usage.cost
+
+    def release_model_call(self, estimated_input_tokens: int) -> None:
+        """A call that failed keeps its turn and call; its tokens are unknown and count as estimated."""
+        self.reserved_input_tokens -= estimated_input_tokens
+        self.input_tokens += estimated_input_tokens
+        self.estimated = True
+
+    def reserve_tool_call(self, tool: str) -> None:
+        """Charge an execution before it starts."""
+        self.tool_calls += 1
+        self.calls[tool] = self.calls.get(tool, 0) + 1
+
+    def usage(self, runtime_seconds: float = 0.0) -> BudgetUsage:
+        """The public value."""
+        metadata: dict[str, object] = {}
+        if self.estimated:
+            metadata["estimated_tokens"] = True
+        if self.cost is not None:
+            metadata["cost"] = self.cost
+        if self.cost is not None and self.unpriced:
+            metadata["cost_incomplete"] = True
+        return BudgetUsage(
+            steps=self.steps,
+            llm_calls=self.llm_calls,
+            tool_calls=self.tool_calls,
+            input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens,
+            runtime_seconds=runtime_seconds,
+            metadata=metadata,
+        )
+
+    def snapshot(self) -> Usage:
+        """The counters at this moment: steps, model calls, tool calls, tokens in, tokens out, cost."""
+        return (self.steps, self.llm_calls, self.tool_calls, self.input_tokens, self.output_tokens, self.cost)
+
+
+def model_call_limit(
+    counters: Counters, budget: RunBudget, run_steps: int, estimated_input_tokens: int
+) -> BudgetExceeded | None:
+    """The limit that one more model turn would break, or None."""
+    if budget.max_steps is None:
+        if run_steps >= DEFAULT_MAX_STEPS:
+            return BudgetExceeded(limit="max_steps", allowed=DEFAULT_MAX_STEPS, used=run_steps)
+    elif counters.steps >= budget.max_steps:
+        return BudgetExceeded(limit="max_steps", allowed=budget.max_steps, used=counters.steps)
+    if budget.max_llm_calls is not None and counters.llm_calls >= budget.max_llm_calls:
+        return BudgetExceeded(limit="max_llm_calls", allowed=budget.max_llm_calls, used=counters.llm_calls)
+    if budget.max_input_tokens is not None:
+        wanted = counters.input_tokens + counters.reserved_input_tokens + estimated_input_tokens
+        if wanted > budget.max_input_tokens:
+            return BudgetExceeded(limit="max_input_tokens", allowed=budget.max_input_tokens, used=wanted)
+    if budget.max_output_tokens is not None and counters.output_tokens >= budget.max_output_tokens:
+        return BudgetExceeded(limit="max_output_tokens", allowed=budget.max_output_tokens, used=counters.output_tokens)
+    if budget.max_cost is not None and (counters.cost or 0.0) >= budget.max_cost:
+        return BudgetExceeded(limit="max_cost", allowed=budget.max_cost, used=counters.cost or 0.0)
+    return None
+
+
+def tool_calls_left(counters: Counters, budget: RunBudget, tool: str) -> tuple[int | None, BudgetExceeded | None]:
+    """How many more executions of `tool` are allowed (None: any number), and the limit once none is."""
+    left: int | None = None
+    if budget.max_tool_calls is not None:
+        left = budget.max_tool_calls - counters.tool_calls
+        if left <= 0:
+            return 0, BudgetExceeded(
+                limit="max_tool_calls", allowed=budget.max_tool_calls, used=counters.tool_calls
+            )
+    if tool in budget.max_calls:
+        used = counters.calls.get(tool, 0)
+        of_tool = budget.max_calls[tool] - used
+        if of_tool <= 0:
+            return 0, BudgetExceeded(limit=f"max_calls[{tool}]", allowed=budget.max_calls[tool], used=used)
+        left = of_tool if left is None else min(left, of_tool)
+    return left, None

@@ -1,0 +1,228 @@
+"""What happens next: one pure function over the state.
+
+The order of the `if`s is the policy. Finished, then the first stopping fact, then mistakes beyond the
+allowance, then open actions, then the answer, then hard limits, then the next turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protolink._core.budget import model_call_limit, tool_calls_left
+from protolink._core.records import BudgetExceeded, ErrorInfo, Inference, RunFinished
+from protolink._core.state import ActionState, RunState, TreeState, call_key
+from protolink._json import canonical
+
+__all__ = [
+    "Answer",
+    "Ask",
+    "AskModel",
+    "CloseActions",
+    "Command",
+    "Deny",
+    "Execute",
+    "Fail",
+    "Finish",
+    "Judge",
+    "Observe",
+    "Prepare",
+    "Repeat",
+    "decide",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class AskModel:
+    """Make one model turn."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Turn a proposal into an exact operation, or reject it."""
+
+    action_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Let the policies speak about an exact operation."""
+
+    action_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Get decisions about actions that need approval; they can wait side by side."""
+
+    action_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Deny:
+    """Record that an action was refused."""
+
+    action_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Execute:
+    """Run authorized actions: one, or several that only read."""
+
+    action_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Give the recorded observation of an identical call that has succeeded."""
+
+    action_id: str
+    repeat_of: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observe:
+    """Let the hooks see a result on its way to the model."""
+
+    action_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CloseActions:
+    """End the actions that will never start, because the run is stopping."""
+
+    action_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Give the final reply as the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Record why the run cannot go on."""
+
+    reason: BudgetExceeded | ErrorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """End the run."""
+
+    record: RunFinished
+
+
+Command = (
+    AskModel | Prepare | Judge | Ask | Deny | Execute | Repeat | Observe | CloseActions | Answer | Fail | Finish
+)
+
+
+def decide(tree: TreeState, run: RunState) -> Command | None:
+    """The next command of one run, or None when nothing is left to do. No I/O, no clock, no ids."""
+    if run.finished is not None:
+        return None
+    if run.stop is not None:
+        return _stopping(run)
+    work = run.work
+    if isinstance(work, Inference) and run.corrections > run.corrections_allowed:
+        return Fail(_too_many_mistakes(run))
+    if run.actions:
+        command = _next_of_actions(tree, run)
+        if command is not None:
+            return command
+    if run.has_pending_answer:
+        return Answer()
+    if work is None:
+        return Finish(RunFinished(status="completed"))
+    exceeded = model_call_limit(tree.counters, run.budget, run.steps, run.estimated_history_tokens)
+    if exceeded is not None:
+        return Fail(exceeded)
+    return AskModel(step=run.steps + 1)
+
+
+def _stopping(run: RunState) -> Command:
+    stop = run.stop
+    open_ids = tuple(key for key, action in run.actions.items() if action.is_open)
+    if open_ids:
+        return CloseActions(open_ids)
+    if stop is None or stop.status == "failed":
+        return Finish(RunFinished(status="failed", error=stop.error if stop else None))
+    return Finish(RunFinished(status="canceled", reason=stop.reason))
+
+
+def _too_many_mistakes(run: RunState) -> ErrorInfo:
+    concerned, message = run.last_mistake
+    return ErrorInfo(
+        code="tool_correction_limit",
+        message=f"{run.corrections} proposals were rejected and {run.corrections_allowed} corrections are allowed; "
+        f"the last one concerned {concerned!r}: {message}",
+    )
+
+
+def _next_of_actions(tree: TreeState, run: RunState) -> Command | None:
+    """All proposals are prepared and judged before the first one runs; then they run in order."""
+    asking: list[str] = []
+    ready: list[str] = []
+    declined: str | None = None
+    prepared: str | None = None
+    for action_id, action in run.actions.items():
+        match action.stage:
+            case "proposed":
+                return Prepare(action_id)
+            case "prepared":
+                prepared = prepared or action_id
+            case "asking":
+                asking.append(action_id)
+            case "authorized":
+                ready.append(action_id)
+            case "completed":
+                return Observe(action_id)
+            case "declined":
+                # A policy's denial stops the run before anything else is entered.
+                if action.answer is None:
+                    return Deny(action_id)
+                declined = declined or action_id
+            case "started" | "ended":
+                pass
+    if prepared is not None:
+        return Judge(prepared)
+    if asking:
+        return Ask(tuple(asking))
+    if ready:
+        return _next_execution(tree, run, ready)
+    return None if declined is None else Deny(declined)
+
+
+def _next_execution(tree: TreeState, run: RunState, ready: list[str]) -> Command:
+    first = run.actions[ready[0]]
+    repeated = _success_of(run, first)
+    if repeated is not None:
+        return Repeat(ready[0], repeated)
+    prepared = first.prepared
+    if prepared is None or prepared.kind != "tool.call":
+        return Execute((ready[0],))
+    left, exceeded = tool_calls_left(tree.counters, run.budget, prepared.tool)
+    if exceeded is not None:
+        return Fail(exceeded)
+    if not prepared.read_only or len(ready) == 1:
+        return Execute((ready[0],))
+    together: list[str] = []
+    for action_id in ready:
+        other = run.actions[action_id].prepared
+        if other is None or not other.read_only or other.kind != "tool.call" or len(together) == left:
+            break
+        if other.tool != prepared.tool and run.budget.max_calls:
+            break  # limits by name are counted one tool at a time
+        together.append(action_id)
+    return Execute(tuple(together))
+
+
+def _success_of(run: RunState, action: ActionState) -> str | None:
+    """The completed call that `action` would repeat, or None where it may run."""
+    prepared = action.prepared
+    if prepared is None or prepared.read_only or prepared.repeatable or not run.succeeded:
+        return None
+    found = run.succeeded.get(call_key(prepared.tool, canonical(prepared.arguments)))
+    return None if found is None else found[0]

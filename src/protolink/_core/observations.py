@@ -1,0 +1,114 @@
+"""What the model is told of its own turns: replies, results, rejections, as messages of the conversation.
+
+Results are JSON texts in messages of their own, whoever produced them: a result that looks like an
+action stays a text, for only replies of the model are ever read as actions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from protolink._core.records import (
+    ActionCanceled,
+    ActionCompleted,
+    ActionDenied,
+    ActionFailed,
+    ActionRejected,
+    ActionRepeated,
+    ActionUncertain,
+    Inference,
+    ModelReplied,
+    ReplyRefused,
+)
+from protolink._json import canonical, dumps
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from protolink._core.state import ActionState, Message
+
+__all__ = ["assistant_message", "question_message", "refusal_message", "rejection_feedback", "tool_message"]
+
+_REJECTED = "Nothing was changed. Correct the request, or answer without it."
+_REFUSED = "Reply with exactly one action object, or with a final answer."
+_ANSWER_REFUSED = "Reply with a final answer that fits the requested schema."
+
+
+def question_message(work: Inference) -> Message:
+    """The prompt, with the schema of the answer where one is asked for."""
+    if work.output_schema is None:
+        return {"role": "user", "content": work.prompt}
+    schema = dumps(cast("Any", work.output_schema))
+    return {"role": "user", "content": f"{work.prompt}\n\nAnswer with JSON that fits this schema: {schema}"}
+
+
+def assistant_message(record: ModelReplied, *, native: bool) -> Message:
+    """The model's own reply, as it will be sent back to it."""
+    message: Message = {"role": "assistant", "content": record.text}
+    if native and record.proposals:
+        message["tool_calls"] = [
+            {"id": proposal.call_id, "name": proposal.name, "arguments": proposal.args} for proposal in record.proposals
+        ]
+    return message
+
+
+def refusal_message(record: ReplyRefused, corrections: int, allowed: int) -> Message:
+    """Why a reply could not be used."""
+    content: dict[str, Any] = {"type": "reply_rejected", "message": record.message}
+    if record.of_answer:
+        content["instruction"] = _ANSWER_REFUSED
+    else:
+        content["correction"] = _correction(corrections, allowed, _REFUSED)
+    return {"role": "user", "content": dumps(content)}
+
+
+def _correction(attempt: int, allowed: int, instruction: str) -> dict[str, Any]:
+    return {"attempt": attempt, "remaining": max(0, allowed - attempt), "allowed": allowed, "instruction": instruction}
+
+
+def rejection_feedback(record: ActionRejected, correction: int, allowed: int) -> dict[str, Any]:
+    """A rejection as the model reads it."""
+    return {
+        "type": "tool_rejection",
+        "status": "rejected",
+        "changes_made": False,
+        "code": record.code,
+        "message": record.message,
+        "details": record.details,
+        "suggestion": record.suggestion,
+        "correction": _correction(correction, allowed, _REJECTED),
+    }
+
+
+def tool_message(action: ActionState, succeeded: Mapping[str, tuple[str, Any]]) -> Message:
+    """The ending of one action, as the answer to its call."""
+    content: dict[str, Any] = {"type": "tool_result", "tool": action.proposal.name}
+    match action.ending:
+        case ActionCompleted(result=result):
+            content["result"] = result if action.observed_is_unset else action.observed
+        case ActionRepeated(arguments=arguments, repeat_of=repeat_of):
+            # The call key of state.call_key; importing it here would close a circle for one line.
+            _, observed = succeeded.get(f"{action.proposal.tool} {canonical(cast('Any', arguments))}", ("", None))
+            content["result"] = observed
+            content["repeated"] = True
+            content["note"] = f"This identical call had already succeeded as {repeat_of}; it was not executed again."
+        case ActionRejected() as rejected:
+            content["result"] = rejection_feedback(rejected, action.correction, action.corrections_allowed)
+        case ActionFailed(error=error):
+            content["result"] = {
+                "type": "tool_error",
+                "status": "failed",
+                "code": error.code,
+                "message": error.message,
+            }
+        case ActionDenied(reason=reason):
+            content["result"] = {"type": "tool_denied", "status": "denied", "message": reason}
+        case ActionCanceled():
+            content["result"] = {"type": "tool_canceled", "status": "canceled"}
+        case ActionUncertain():
+            content["result"] = {"type": "tool_uncertain", "status": "uncertain"}
+        case other:
+            raise TypeError(f"{type(other).__name__} is no ending of an action")
+    message: Message = {"role": "tool", "content": dumps(content), "name": action.proposal.name}
+    message["tool_call_id"] = action.proposal.call_id
+    return message

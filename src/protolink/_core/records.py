@@ -1,0 +1,435 @@
+"""What happened: the private facts that a run's list is made of.
+
+Each class is one fact, in the past tense. Facts are stored for years: fields are added with defaults,
+never renamed, never given another meaning. Everything that an application can see is a view of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+__all__ = [
+    "ActionCanceled",
+    "ActionCompleted",
+    "ActionDenied",
+    "ActionFailed",
+    "ActionJudged",
+    "ActionObserved",
+    "ActionPrepared",
+    "ActionRejected",
+    "ActionRepeated",
+    "ActionStarted",
+    "ActionUncertain",
+    "AnswerGiven",
+    "ApprovalAnswered",
+    "ApprovalAsked",
+    "BudgetExceeded",
+    "CancelRequested",
+    "ErrorInfo",
+    "Inference",
+    "ModelAsked",
+    "ModelFailed",
+    "ModelReplied",
+    "ModelUsage",
+    "ProgressReported",
+    "Proposal",
+    "Record",
+    "ReplyRefused",
+    "RunFailed",
+    "RunFinished",
+    "RunStarted",
+    "ToolRequest",
+    "Usage",
+    "Work",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorInfo:
+    """Why something failed, as data."""
+
+    code: str
+    """A stable word for programs: `tool_failed`, `model_failed`, ..."""
+
+    message: str
+    type: str = ""
+    """The name of the exception's class, where there was one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inference:
+    """Work: answer a prompt."""
+
+    prompt: str
+    output_schema: dict[str, Any] | None = None
+    max_attempts: int = 1
+    """How many answers may be tried against the schema."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolRequest:
+    """Work: run one declared tool, as the application asks."""
+
+    tool: str
+    args: Any
+    call_id: str
+
+
+Work = Inference | ToolRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """One action that somebody asks for; its arguments are not validated yet."""
+
+    action_id: str
+    call_id: str
+    """The provider's id of the call, or the action id where it gave none."""
+
+    tool: str | None = None
+    agent: str | None = None
+    agent_action: Literal["infer", "tool_call"] | None = None
+    prompt: str | None = None
+    args: Any = None
+
+    @property
+    def kind(self) -> str:
+        """The kind of action that it would become."""
+        return "tool.call" if self.agent is None else "agent.call"
+
+    @property
+    def name(self) -> str:
+        """What is addressed: the tool, or the agent."""
+        return self.agent or self.tool or ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelUsage:
+    """What one model call consumed. None is unknown, never zero."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    cost: float | None = None
+    source: str = "unknown"
+    """`provider`, or how the numbers were estimated."""
+
+    estimated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """A run exists: what was asked, by whom, within which limits."""
+
+    task: dict[str, Any]
+    """The task as it was submitted, as JSON."""
+
+    agent_name: str
+    work: tuple[Work, ...]
+    context: dict[str, Any]
+    """The run's `RunContext` as JSON; its budget holds the limits."""
+
+    principal: str = "local"
+    """Who may see and steer the run."""
+
+    conversation: tuple[dict[str, Any], ...] = ()
+    """Earlier messages of the session, as the model will see them again."""
+
+    parent_action_id: str | None = None
+    delegation_id: str | None = None
+
+    @property
+    def task_id(self) -> str:
+        """The id of the task."""
+        return str(self.task["id"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelAsked:
+    """A model turn was reserved and is about to be made."""
+
+    step: int
+    provider: str
+    model: str
+    native: bool
+    """Whether tools are offered in the provider's own format."""
+
+    streaming: bool
+    corrections_allowed: int
+    estimated_input_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReplied:
+    """The model's complete reply, as it came and as it was understood.
+
+    Exactly one of `proposals`, `answer` and `problem` says what it means.
+    """
+
+    text: str
+    proposals: tuple[Proposal, ...] = ()
+    answer: Any = None
+    problem: str | None = None
+    """Why the reply is neither an action nor an answer."""
+
+    usage: ModelUsage = field(default_factory=ModelUsage)
+    seconds: float | None = None
+    attempts: int = 1
+    finish_reason: str | None = None
+    request_id: str | None = None
+    reasoning: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFailed:
+    """The provider, or the factory that should have given one, failed; no action was entered."""
+
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyRefused:
+    """A reply cannot be used and the model is told why."""
+
+    message: str
+    of_answer: bool = False
+    """Whether a final answer failed its schema, as opposed to a malformed action."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionPrepared:
+    """A proposal became the exact operation that everything after this refers to."""
+
+    action_id: str
+    kind: str
+    name: str
+    tool: str
+    """The declared tool that will run it."""
+
+    arguments: dict[str, Any]
+    """The validated arguments, as JSON."""
+
+    payload: dict[str, Any]
+    capabilities: tuple[str, ...]
+    fingerprint: str
+    description: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    artifacts: tuple[dict[str, Any], ...] = ()
+    read_only: bool = False
+    repeatable: bool = False
+    public: bool = False
+    """Whether the application sees the result."""
+
+    hooked: bool = False
+    """Whether hooks see the result before the model does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionRejected:
+    """A request was refused in a way that the model can correct; nothing changed."""
+
+    action_id: str
+    phase: Literal["validation", "preparation", "execution"]
+    code: str
+    message: str
+    details: dict[str, Any] | None = None
+    suggestion: str | None = None
+    arguments: dict[str, Any] | None = None
+    """The validated arguments; None where validation refused them."""
+
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionJudged:
+    """The policies spoke: allow, deny, or ask."""
+
+    action_id: str
+    effect: Literal["allow", "deny", "require_approval"]
+    reason: str = ""
+    policy_name: str = ""
+    matched_capabilities: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalAsked:
+    """Somebody is being asked about exactly this action."""
+
+    action_id: str
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalAnswered:
+    """An answer to one request; it is used once."""
+
+    action_id: str
+    request_id: str
+    approved: bool
+    reason: str | None = None
+    decided_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionDenied:
+    """A policy or a person said no; the action was not executed."""
+
+    action_id: str
+    code: Literal["policy_denied", "approval_declined", "approval_required"]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionStarted:
+    """An authorized action was reserved in the budget and is about to be entered."""
+
+    action_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionCompleted:
+    """An entered action returned."""
+
+    action_id: str
+    result: Any
+    """The return value as JSON. Private: a view decides who sees it."""
+
+    rendered: bool = False
+    """Whether JSON could not carry the value as it was."""
+
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionObserved:
+    """The hooks have seen a result on its way to the model; the result itself stands."""
+
+    action_id: str
+    changed: bool
+    result: Any = None
+    """What the model sees instead, where a hook changed it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionRepeated:
+    """The identical call had succeeded before in this run; its observation is given again."""
+
+    action_id: str
+    repeat_of: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionFailed:
+    """An action's code raised."""
+
+    action_id: str
+    error: ErrorInfo
+    observed: bool = False
+    """Whether the failure goes to the model instead of ending the run."""
+
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionCanceled:
+    """An action was given up: before its start, or while it ran."""
+
+    action_id: str
+    unsettled: bool = False
+    """Whether its code may still be running, so that its effect may yet happen."""
+
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionUncertain:
+    """An entered action ended without anybody knowing whether its effect happened."""
+
+    action_id: str
+    reason: str
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressReported:
+    """A running tool said something about its work."""
+
+    action_id: str
+    type: str
+    payload: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerGiven:
+    """The answer to an inference, after the hooks."""
+
+    content: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRequested:
+    """Somebody asked for the run to end."""
+
+    reason: str
+    principal: str = "local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetExceeded:
+    """The next piece of work would break a hard limit, or a deadline passed."""
+
+    limit: str
+    allowed: float
+    used: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFailed:
+    """The run cannot go on for a reason that is no action's."""
+
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished:
+    """The run's end; nothing follows."""
+
+    status: Literal["completed", "failed", "canceled"]
+    error: ErrorInfo | None = None
+    reason: str | None = None
+    """Why it was canceled."""
+
+
+Record = (
+    RunStarted
+    | ModelAsked
+    | ModelReplied
+    | ModelFailed
+    | ReplyRefused
+    | ActionPrepared
+    | ActionRejected
+    | ActionJudged
+    | ApprovalAsked
+    | ApprovalAnswered
+    | ActionDenied
+    | ActionStarted
+    | ActionCompleted
+    | ActionObserved
+    | ActionRepeated
+    | ActionFailed
+    | ActionCanceled
+    | ActionUncertain
+    | ProgressReported
+    | AnswerGiven
+    | CancelRequested
+    | BudgetExceeded
+    | RunFailed
+    | RunFinished
+)
+
+
+Usage = tuple[int, int, int, int, int, float | None]
+"""A tree's counters at one moment: steps, model calls, tool calls, tokens in, tokens out, cost."""

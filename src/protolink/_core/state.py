@@ -1,0 +1,470 @@
+"""The state of a tree of runs, and how each record advances it.
+
+The state belongs to the driver alone, so `evolve` advances it in place: what it becomes depends on
+nothing but what it was and the record. A record that cannot follow is refused and changes nothing.
+Each record costs the same, however long the run is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, assert_never
+
+from protolink._core import observations
+from protolink._core.budget import Counters, model_call_limit, tool_calls_left
+from protolink._core.records import (
+    ActionCanceled,
+    ActionCompleted,
+    ActionDenied,
+    ActionFailed,
+    ActionJudged,
+    ActionObserved,
+    ActionPrepared,
+    ActionRejected,
+    ActionRepeated,
+    ActionStarted,
+    ActionUncertain,
+    AnswerGiven,
+    ApprovalAnswered,
+    ApprovalAsked,
+    BudgetExceeded,
+    CancelRequested,
+    ErrorInfo,
+    Inference,
+    ModelAsked,
+    ModelFailed,
+    ModelReplied,
+    ProgressReported,
+    Proposal,
+    Record,
+    ReplyRefused,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    ToolRequest,
+    Work,
+)
+from protolink._json import canonical
+from protolink.context import RunBudget
+
+__all__ = ["ActionState", "Message", "RecordRefused", "RunState", "Stage", "Stop", "TreeState", "evolve"]
+
+Message = dict[str, Any]
+"""One message of a conversation: `role`, `content` and, for native calls, `tool_calls` or `tool_call_id`."""
+
+Stage = Literal["proposed", "prepared", "asking", "authorized", "declined", "started", "completed", "ended"]
+"""`completed` means that hooks have yet to see the result; every other ending is `ended` at once."""
+
+_UNSET: Final = object()
+
+
+class RecordRefused(Exception):  # noqa: N818 - it is an answer, not a fault
+    """The record cannot follow what is there; nothing was changed."""
+
+
+@dataclass(slots=True)
+class Stop:
+    """The first recorded fact that ends the run, and how the run ends because of it."""
+
+    status: Literal["failed", "canceled"]
+    record: Record
+    error: ErrorInfo | None = None
+    reason: str | None = None
+    interrupts: bool = False
+    """Whether running work was told to stop, so that what it returns now comes too late."""
+
+
+@dataclass(slots=True)
+class ActionState:
+    """One action of the current turn."""
+
+    proposal: Proposal
+    stage: Stage = "proposed"
+    prepared: ActionPrepared | None = None
+    judged: ActionJudged | None = None
+    request_id: str | None = None
+    answer: ApprovalAnswered | None = None
+    ending: Record | None = None
+    observed: Any = _UNSET
+    correction: int = 0
+    """Which correction of the run a rejection was."""
+
+    corrections_allowed: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its outcome is still to come."""
+        return self.stage not in ("ended", "completed")
+
+    @property
+    def observed_is_unset(self) -> bool:
+        """Whether the model sees the result as it is, because no hook changed it."""
+        return self.observed is _UNSET
+
+
+@dataclass(slots=True)
+class RunState:
+    """One run of the tree."""
+
+    run_id: str
+    started: RunStarted
+    budget: RunBudget
+    work_index: int = 0
+    steps: int = 0
+    corrections: int = 0
+    corrections_allowed: int = 0
+    last_mistake: tuple[str, str] = ("", "")
+    """What the last correction concerned, and what the model was told."""
+
+    asked: ModelAsked | None = None
+    """A model turn without its reply."""
+
+    actions: dict[str, ActionState] = field(default_factory=dict[str, ActionState])
+    """The actions of the current turn, in the order of their proposal."""
+
+    action_count: int = 0
+    pending_answer: Any = _UNSET
+    """A final reply that was not given as the answer yet."""
+
+    answer_attempts: int = 0
+    history: list[Message] = field(default_factory=list[Message])
+    history_characters: int = 0
+    succeeded: dict[str, tuple[str, Any]] = field(default_factory=dict[str, tuple[str, Any]])
+    """Observations of completed calls that must not happen twice, by tool and arguments."""
+
+    denied: set[str] = field(default_factory=set[str])
+    """Fingerprints that were denied in this run."""
+
+    completed_ids: list[str] = field(default_factory=list[str])
+    outputs: list[Any] = field(default_factory=list[Any])
+    stop: Stop | None = None
+    finished: RunFinished | None = None
+
+    @property
+    def work(self) -> Work | None:
+        """What the run is working on; None when all is done."""
+        work = self.started.work
+        return work[self.work_index] if self.work_index < len(work) else None
+
+    @property
+    def has_pending_answer(self) -> bool:
+        """Whether a final reply waits to be given as the answer."""
+        return self.pending_answer is not _UNSET
+
+    @property
+    def estimated_history_tokens(self) -> int:
+        """A rough count of the conversation's tokens, at four characters each."""
+        return self.history_characters // 4
+
+    def remember(self, message: Message) -> None:
+        """Append to the conversation."""
+        self.history.append(message)
+        self.history_characters += len(message["content"])
+
+
+@dataclass(slots=True)
+class TreeState:
+    """A root run and everything it delegated: one budget, one order."""
+
+    root_id: str
+    counters: Counters = field(default_factory=Counters)
+    runs: dict[str, RunState] = field(default_factory=dict[str, RunState])
+
+
+def evolve(tree: TreeState, run_id: str, record: Record) -> None:
+    """Advance `tree` by one record of the run `run_id`. Raises `RecordRefused`."""
+    run = tree.runs.get(run_id)
+    if isinstance(record, RunStarted):
+        if run is not None:
+            raise RecordRefused(f"run {run_id!r} has already started")
+        tree.runs[run_id] = _started(run_id, record)
+        return
+    if run is None:
+        raise RecordRefused(f"run {run_id!r} has not started")
+    if run.finished is not None:
+        raise RecordRefused(f"run {run_id!r} has ended")
+    match record:
+        case ModelAsked():
+            _model_asked(tree, run, record)
+        case ModelReplied():
+            _model_replied(tree, run, record)
+        case ActionPrepared():
+            action = _action(run, record.action_id, "proposed")
+            action.prepared, action.stage = record, "prepared"
+        case ActionJudged():
+            action = _action(run, record.action_id, "prepared")
+            action.judged = record
+            action.stage = "authorized" if record.effect == "allow" else "asking"
+            if record.effect == "deny":
+                action.stage = "declined"
+        case ActionStarted():
+            _action_started(tree, run, record)
+        case ActionCompleted():
+            _completed(run, _running(run, record.action_id), record)
+        case ModelFailed():
+            if run.asked is not None:
+                tree.counters.release_model_call(run.asked.estimated_input_tokens)
+                run.asked = None
+            _stop(run, Stop("failed", record, error=record.error))
+        case ReplyRefused():
+            _reply_refused(run, record)
+        case ActionRejected():
+            _action_rejected(run, record)
+        case ApprovalAsked():
+            _action(run, record.action_id, "asking").request_id = record.request_id
+        case ApprovalAnswered():
+            _approval_answered(run, record)
+        case ActionDenied():
+            action = _action(run, record.action_id, "declined", "asking")
+            if action.prepared is not None:
+                run.denied.add(action.prepared.fingerprint)
+            _end(run, action, record)
+            error = ErrorInfo(code=_DENIED_CODES[record.code], message=record.reason)
+            _stop(run, Stop("failed", record, error=error))
+        case ActionObserved():
+            _observed(run, record)
+        case ActionRepeated():
+            action = _action(run, record.action_id, "proposed", "authorized")
+            _end(run, action, record)
+        case ActionFailed():
+            action = _running(run, record.action_id, "proposed", "prepared")
+            _end(run, action, record)
+            if isinstance(run.work, ToolRequest) or not record.observed:
+                _stop(run, Stop("failed", record, error=record.error))
+        case ActionCanceled():
+            _end(run, _open(run, record.action_id), record)
+        case ActionUncertain():
+            _end(run, _action(run, record.action_id, "started"), record)
+            error = ErrorInfo(code="uncertain_execution", message=record.reason)
+            _stop(run, Stop("failed", record, error=error))
+        case ProgressReported():
+            _running(run, record.action_id, "proposed", "prepared", "authorized")
+        case AnswerGiven():
+            _answer_given(run, record)
+        case CancelRequested():
+            _stop(run, Stop("canceled", record, reason=record.reason, interrupts=True))
+        case BudgetExceeded():
+            error = ErrorInfo(code="budget_exceeded", message=_budget_message(record))
+            _stop(run, Stop("failed", record, error=error, interrupts=record.limit == "max_runtime_seconds"))
+        case RunFailed():
+            _stop(run, Stop("failed", record, error=record.error))
+        case RunFinished():
+            if any(action.is_open for action in run.actions.values()):
+                raise RecordRefused("a run cannot end while one of its actions is open")
+            _flush(run)
+            run.finished = record
+        case _:
+            assert_never(record)
+
+
+_DENIED_CODES: Final = {
+    "policy_denied": "action_denied",
+    "approval_declined": "action_denied",
+    "approval_required": "approval_required",
+}
+
+
+def _budget_message(record: BudgetExceeded) -> str:
+    return f"the run's {record.limit} of {record.allowed:g} is reached"
+
+
+def _started(run_id: str, record: RunStarted) -> RunState:
+    run = RunState(run_id, record, RunBudget.from_dict(record.context.get("budget") or {}))
+    for message in record.conversation:
+        run.remember(message)
+    _begin_work(run)
+    return run
+
+
+def _begin_work(run: RunState) -> None:
+    """Put the next piece of work in front of the model, or its action in front of the pipeline."""
+    run.corrections = 0
+    run.answer_attempts = 0
+    match run.work:
+        case Inference() as inference:
+            run.remember(observations.question_message(inference))
+        case ToolRequest() as request:
+            run.action_count += 1
+            action_id = f"{run.run_id}.{run.action_count}"
+            proposal = Proposal(action_id=action_id, call_id=request.call_id, tool=request.tool, args=request.args)
+            run.actions[action_id] = ActionState(proposal)
+        case None:
+            pass
+        case unknown:
+            assert_never(unknown)
+
+
+def _action(run: RunState, action_id: str, *stages: Stage) -> ActionState:
+    action = run.actions.get(action_id)
+    if action is None:
+        raise RecordRefused(f"action {action_id!r} is not open")
+    if action.stage not in stages:
+        raise RecordRefused(f"action {action_id!r} is {action.stage}")
+    return action
+
+
+def _open(run: RunState, action_id: str) -> ActionState:
+    return _action(run, action_id, "proposed", "prepared", "asking", "authorized", "declined", "started")
+
+
+def _running(run: RunState, action_id: str, *also: Stage) -> ActionState:
+    """An action whose outcome is still welcome: after an interruption it comes too late."""
+    if run.stop is not None and run.stop.interrupts:
+        raise RecordRefused(f"the run of action {action_id!r} was stopped before this outcome")
+    return _action(run, action_id, "started", *also)
+
+
+def _stop(run: RunState, stop: Stop) -> None:
+    """Keep the first stopping fact; an interruption of work that is already ending still interrupts."""
+    if run.stop is None:
+        run.stop = stop
+    elif stop.interrupts:
+        run.stop.interrupts = True
+
+
+def _end(run: RunState, action: ActionState, record: Record) -> None:
+    """Close an action; the last one of a turn moves them all into the conversation."""
+    action.ending, action.stage = record, "ended"
+    _flush_when_done(run)
+
+
+def _flush_when_done(run: RunState) -> None:
+    if all(action.stage == "ended" for action in run.actions.values()):
+        _flush(run)
+
+
+def _model_asked(tree: TreeState, run: RunState, record: ModelAsked) -> None:
+    if run.stop is not None:
+        raise RecordRefused("the run was stopped before this model turn")
+    if run.has_pending_answer or run.actions:
+        raise RecordRefused("the turn before is not finished")
+    exceeded = model_call_limit(tree.counters, run.budget, run.steps, record.estimated_input_tokens)
+    if exceeded is not None:
+        raise RecordRefused(_budget_message(exceeded))
+    if run.asked is not None:
+        tree.counters.release_model_call(run.asked.estimated_input_tokens)
+    tree.counters.reserve_model_call(record.estimated_input_tokens)
+    run.steps += 1
+    run.corrections_allowed = record.corrections_allowed
+    run.asked = record
+
+
+def _model_replied(tree: TreeState, run: RunState, record: ModelReplied) -> None:
+    if run.asked is None:
+        raise RecordRefused("no model turn is waiting for this reply")
+    tree.counters.settle_model_call(run.asked.estimated_input_tokens, record.usage, record.attempts)
+    run.remember(observations.assistant_message(record, native=run.asked.native))
+    run.asked = None
+    if record.proposals:
+        run.action_count += len(record.proposals)
+        for proposal in record.proposals:
+            run.actions[proposal.action_id] = ActionState(proposal)
+    elif record.problem is None:
+        run.pending_answer = record.answer
+
+
+def _reply_refused(run: RunState, record: ReplyRefused) -> None:
+    if record.of_answer:
+        run.answer_attempts += 1
+        run.pending_answer = _UNSET
+    else:
+        run.corrections += 1
+        run.last_mistake = ("reply", record.message)
+    run.remember(observations.refusal_message(record, run.corrections, run.corrections_allowed))
+
+
+def _action_rejected(run: RunState, record: ActionRejected) -> None:
+    if record.phase == "execution":
+        action = _running(run, record.action_id)
+    else:
+        action = _action(run, record.action_id, "proposed")
+    run.corrections += 1
+    run.last_mistake = (action.proposal.name, record.message)
+    action.correction = run.corrections
+    action.corrections_allowed = run.corrections_allowed
+    direct = isinstance(run.work, ToolRequest)
+    _end(run, action, record)
+    if direct:
+        error = ErrorInfo(code=record.code, message=record.message, type="ToolRejectedError")
+        _stop(run, Stop("failed", record, error=error))
+
+
+def _approval_answered(run: RunState, record: ApprovalAnswered) -> None:
+    action = _action(run, record.action_id, "asking")
+    if action.request_id != record.request_id:
+        raise RecordRefused(f"request {record.request_id!r} is not the one that asks about this action")
+    action.answer = record
+    action.stage = "authorized" if record.approved else "declined"
+
+
+def _action_started(tree: TreeState, run: RunState, record: ActionStarted) -> None:
+    if run.stop is not None:
+        raise RecordRefused("the run was stopped before this action was entered")
+    action = _action(run, record.action_id, "authorized")
+    prepared = action.prepared
+    if prepared is None:
+        raise RecordRefused(f"action {record.action_id!r} was never prepared")
+    if prepared.kind == "tool.call":
+        _, exceeded = tool_calls_left(tree.counters, run.budget, prepared.tool)
+        if exceeded is not None:
+            raise RecordRefused(_budget_message(exceeded))
+        tree.counters.reserve_tool_call(prepared.tool)
+    action.stage = "started"
+
+
+def _completed(run: RunState, action: ActionState, record: ActionCompleted) -> None:
+    run.completed_ids.append(record.action_id)
+    _keep_success(run, action, record.action_id, record.result)
+    if action.prepared is not None and action.prepared.hooked:
+        action.ending, action.stage = record, "completed"
+    else:
+        _end(run, action, record)
+    if isinstance(run.work, ToolRequest):
+        run.outputs.append(record.result)
+        _next_work(run)
+
+
+def _keep_success(run: RunState, action: ActionState, action_id: str, result: Any) -> None:
+    """Remember a call that must not happen twice, with what the model sees of it."""
+    prepared = action.prepared
+    if prepared is not None and not (prepared.read_only or prepared.repeatable):
+        run.succeeded[call_key(prepared.tool, canonical(prepared.arguments))] = (action_id, result)
+
+
+def _observed(run: RunState, record: ActionObserved) -> None:
+    action = _action(run, record.action_id, "completed")
+    if record.changed:
+        action.observed = record.result
+        _keep_success(run, action, record.action_id, record.result)
+    action.stage = "ended"
+    _flush_when_done(run)
+
+
+def _answer_given(run: RunState, record: AnswerGiven) -> None:
+    if not run.has_pending_answer:
+        raise RecordRefused("no final reply is waiting to be given")
+    run.pending_answer = _UNSET
+    run.outputs.append(record.content)
+    _next_work(run)
+
+
+def _next_work(run: RunState) -> None:
+    _flush(run)
+    run.work_index += 1
+    _begin_work(run)
+
+
+def call_key(tool: str, arguments: str) -> str:
+    """What makes two calls identical: the tool and the canonical text of its arguments."""
+    return f"{tool} {arguments}"
+
+
+def _flush(run: RunState) -> None:
+    """Move the turn's endings into the conversation, in the order of the proposals."""
+    if not run.actions:
+        return
+    if isinstance(run.work, Inference):
+        for action in run.actions.values():
+            if action.ending is not None:
+                run.remember(observations.tool_message(action, run.succeeded))
+    run.actions.clear()

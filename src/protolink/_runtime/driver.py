@@ -1,0 +1,249 @@
+"""The loop that drives one run: decide, perform, append, until nothing is left to do.
+
+Only the driver appends records of its run. A request to stop from elsewhere, be it a cancellation or a
+deadline, is left with `stop`, which breaks off whatever the driver waits for; the driver then records the
+reason before anything else, so that the order in the list says what came first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from protolink._core.machine import decide
+from protolink._core.records import (
+    BudgetExceeded,
+    CancelRequested,
+    ErrorInfo,
+    Record,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    ToolRequest,
+)
+from protolink._core.state import RecordRefused, RunState
+from protolink._environment import Environment, Timer
+from protolink._runtime.configuration import Configuration
+from protolink._runtime.journal import Journal
+from protolink._runtime.perform import perform
+from protolink._runtime.scopes import Interrupted, Scope
+from protolink._text import describe_error
+from protolink.context import RunContext
+from protolink.llms.port import LLM, ToolDeclaration
+
+__all__ = ["Driver"]
+
+_REFUSALS_IN_A_ROW: Final = 100
+_STEPS_WITHOUT_A_PAUSE: Final = 64
+"""Commands after which a run that never waits lets the event loop serve others."""
+
+
+class Driver:
+    """One run attempt and everything live that belongs to it."""
+
+    __slots__ = (
+        "_deadline",
+        "_ended",
+        "_shared_context",
+        "_since",
+        "_stop_record",
+        "_waiting",
+        "arguments",
+        "cause",
+        "configuration",
+        "context",
+        "environment",
+        "journal",
+        "live_result",
+        "llm",
+        "offered",
+        "on_finish",
+        "run",
+        "run_id",
+        "scope",
+        "task",
+        "validator",
+    )
+
+    def __init__(
+        self, configuration: Configuration, context: RunContext, journal: Journal, environment: Environment
+    ) -> None:
+        self.configuration = configuration
+        self.context = context
+        self.journal = journal
+        self.environment = environment
+        self.run_id = context.run_id
+        self.scope = Scope(environment)
+        self.run: RunState
+        self.llm: LLM | None = None
+        """Bound on the first model command of the attempt."""
+
+        self.offered: tuple[ToolDeclaration, ...] | None = None
+        """The tools of the current turn, where a hook left some out."""
+
+        self.arguments: dict[str, dict[str, Any]] = {}
+        """Validated Python arguments by action, until their action ends."""
+
+        self.validator: Callable[[Any], tuple[Any, Any]] | None = None
+        """Turns a reply into the answer that was asked for, as JSON and as a value, or raises `ValueError`."""
+
+        self.live_result: Any = None
+        """The Python value behind the last output, for a caller in this process."""
+
+        self.cause: BaseException | None = None
+        """The exception behind the first stopping fact, for a caller in this process."""
+
+        self.on_finish: Callable[[Driver], Awaitable[None]] | None = None
+        """What the agent keeps of an ended run before anyone is told."""
+
+        self.task: asyncio.Task[None] | None = None
+        self._ended = False
+        self._waiting: list[asyncio.Future[None]] = []
+        self._shared_context: RunContext | None = None
+        self._stop_record: Record | None = None
+        self._deadline: Timer | None = None
+        self._since = environment.monotonic()
+
+    def start(self, record: RunStarted) -> None:
+        """Note that the run exists; it is stored before the first thing that the run does."""
+        self.journal.note(self.run_id, record)
+        self.run = self.journal.tree.runs[self.run_id]
+
+    async def append(self, *records: Record) -> None:
+        """Add records of this run to the list."""
+        await self.journal.append(self.run_id, *records)
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Seconds since the attempt began."""
+        return self.environment.monotonic() - self._since
+
+    @property
+    def shared_context(self) -> RunContext:
+        """A copy of the run's context for the application's code; what that code changes in it changes no run."""
+        if self._shared_context is None:
+            self._shared_context = self.context.copy()
+        return self._shared_context
+
+    @property
+    def canceled(self) -> bool:
+        """Whether the attempt was told to stop."""
+        return self.scope.stopped
+
+    @property
+    def reason(self) -> str | None:
+        """Why it was told to stop."""
+        record = self._stop_record
+        return record.reason if isinstance(record, CancelRequested) else None
+
+    def remaining_seconds(self) -> float | None:
+        """Seconds until the run's deadline, or None where it has none."""
+        limit = self.run.budget.max_runtime_seconds
+        return None if limit is None else max(0.0, limit - self.elapsed_seconds)
+
+    def stop(self, record: CancelRequested | BudgetExceeded) -> None:
+        """Break off whatever the run waits for. The first reason counts; a run that has ended ignores it."""
+        if self._stop_record is None and self.run.finished is None:
+            self._stop_record = record
+            self.scope.interrupt()
+
+    async def record_stop(self) -> None:
+        """Put the reason of an interruption into the list, once."""
+        record, stop = self._stop_record, self.run.stop
+        if record is not None and self.run.finished is None and not (stop is not None and stop.interrupts):
+            await self.append(record)
+
+    async def fail(self, code: str, message: str, cause: BaseException | None = None) -> None:
+        """Record why the run cannot go on, and keep the live exception for a caller in this process."""
+        if cause is not None:
+            self.keep_cause(cause)
+        kind = "" if cause is None else type(cause).__name__
+        await self.append(RunFailed(error=ErrorInfo(code=code, message=message, type=kind)))
+
+    def keep_cause(self, error: BaseException) -> None:
+        """Remember the first exception that a caller in this process should see as the cause."""
+        if self.cause is None:
+            self.cause = error
+
+    def keep_cause_of_direct(self, error: BaseException) -> None:
+        """The same for a rejection, which is the cause only where the application asked for the tool itself."""
+        if isinstance(self.run.work, ToolRequest):
+            self.keep_cause(error)
+
+    async def drive(self) -> None:
+        """Drive the run to its end. Never raises, but for a cancellation from outside, which it honours last."""
+        limit = self.run.budget.max_runtime_seconds
+        if limit is not None:
+            exceeded = BudgetExceeded(limit="max_runtime_seconds", allowed=limit, used=limit)
+            self._deadline = self.environment.call_later(limit, lambda: self.stop(exceeded))
+        canceled: asyncio.CancelledError | None = None
+        try:
+            while self.run.finished is None:
+                try:
+                    await self._work()
+                except asyncio.CancelledError as error:
+                    canceled = error
+                    self.stop(CancelRequested(reason="the task that drives the run was canceled"))
+                except Exception as error:  # ours: a run must end, whatever went wrong
+                    await self._fail_unexpectedly(error)
+        finally:
+            if self._deadline is not None:
+                self._deadline.cancel()
+            self.arguments.clear()
+            self.task = None
+            try:
+                if self.on_finish is not None:
+                    await self.on_finish(self)
+            finally:
+                self._end()
+        if canceled is not None:
+            raise canceled
+
+    async def wait(self) -> None:
+        """Await the end of the attempt."""
+        if not self._ended:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            await waiter
+
+    def _end(self) -> None:
+        self._ended = True
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiting.clear()
+
+    async def _work(self) -> None:
+        tree, run = self.journal.tree, self.run
+        performed = refused = 0
+        while True:
+            if self.scope.stopped:
+                await self.record_stop()
+            command = decide(tree, run)
+            if command is None:
+                return
+            try:
+                await perform(self, command)
+            except Interrupted:
+                continue  # the loop records the reason before it decides again
+            except RecordRefused:
+                # Something else took what this command was decided on; the next decision sees that.
+                refused += 1
+                if refused > _REFUSALS_IN_A_ROW:
+                    raise
+                continue
+            refused = 0
+            performed += 1
+            if performed % _STEPS_WITHOUT_A_PAUSE == 0:
+                await asyncio.sleep(0)
+
+    async def _fail_unexpectedly(self, error: Exception) -> None:
+        self.keep_cause(error)
+        info = ErrorInfo(code="internal_error", message=describe_error(error), type=type(error).__name__)
+        if self.run.stop is None:
+            await self.append(RunFailed(error=info))
+            return
+        # Ending properly is what failed: close the list without further ceremony.
+        self.run.actions.clear()
+        await self.append(RunFinished(status="failed", error=info))

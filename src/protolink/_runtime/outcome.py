@@ -1,0 +1,101 @@
+"""The exception that a caller in this process sees for a run that did not complete."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protolink._core.records import ActionRejected, BudgetExceeded, ErrorInfo
+from protolink.errors import (
+    ActionDeniedError,
+    ApprovalRequiredError,
+    BudgetExceededError,
+    InferParseError,
+    ModelFailedError,
+    ProtolinkError,
+    TaskExecutionError,
+    ToolCorrectionLimitError,
+    ToolFailedError,
+    ToolRejectedError,
+    UncertainExecutionError,
+)
+
+if TYPE_CHECKING:
+    from protolink._runtime.driver import Driver
+    from protolink._runtime.views import Views
+
+__all__ = ["failure_of"]
+
+
+def failure_of(driver: Driver, views: Views) -> ProtolinkError | None:
+    """Why the run gave no output, as the exception to raise; None for a completed run."""
+    finished = driver.run.finished
+    if finished is not None and finished.status == "completed":
+        return None
+    task = views.task
+    if finished is None or finished.status == "canceled":
+        reason = finished.reason if finished is not None else None
+        return TaskExecutionError(f"the run was canceled: {reason or 'no reason given'}", task=task, code="canceled")
+    error = finished.error or ErrorInfo(code="task_failed", message="the run failed")
+    failure = _from(error, driver)
+    if isinstance(failure, TaskExecutionError | UncertainExecutionError):
+        failure.task = task
+    cause = driver.cause
+    if cause is not None and cause is not failure:
+        failure.__cause__ = cause
+    return failure
+
+
+def _from(error: ErrorInfo, driver: Driver) -> ProtolinkError:
+    message = error.message
+    record = None if driver.run.stop is None else driver.run.stop.record
+    action_id: str | None = getattr(record, "action_id", None)
+    if isinstance(driver.cause, ToolRejectedError) and error.type == "ToolRejectedError":
+        return driver.cause
+    match error.code:
+        case "tool_failed" | "tool_timeout" | "preparation_failed":
+            return ToolFailedError(message, action_id=action_id)
+        case "model_failed" | "model_factory_failed":
+            return ModelFailedError(message)
+        case "action_denied":
+            return ActionDeniedError(message, action_id=action_id)
+        case "approval_required":
+            return ApprovalRequiredError(message, action_id=action_id)
+        case "budget_exceeded":
+            exceeded = record if isinstance(record, BudgetExceeded) else None
+            return BudgetExceededError(
+                message,
+                limit="" if exceeded is None else exceeded.limit,
+                allowed=None if exceeded is None else exceeded.allowed,
+            )
+        case "tool_correction_limit":
+            concerned, last = driver.run.last_mistake
+            return ToolCorrectionLimitError(
+                tool_name=concerned,
+                attempts=driver.run.corrections,
+                limit=driver.run.corrections_allowed,
+                last_error=last,
+            )
+        case "infer_parse_error":
+            return InferParseError(message)
+        case "uncertain_execution":
+            return _uncertain(message, action_id, driver)
+        case code:
+            if isinstance(record, ActionRejected):
+                return ToolRejectedError(
+                    message, code=record.code, details=record.details, suggestion=record.suggestion
+                )
+            return TaskExecutionError(message, code=code)
+
+
+def _uncertain(message: str, action_id: str | None, driver: Driver) -> UncertainExecutionError:
+    """The error with everything that a person needs to look at the action."""
+    action = driver.journal.action(action_id) if action_id is not None else None
+    prepared = None if action is None else action.prepared
+    return UncertainExecutionError(
+        message,
+        root_run_id=driver.journal.tree.root_id,
+        run_id=driver.run_id,
+        action_id=action_id,
+        tool_name=None if prepared is None else prepared.tool,
+        arguments=None if prepared is None else prepared.arguments,
+    )

@@ -1,0 +1,57 @@
+"""The final reply becomes the answer, once hooks and the requested schema agree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from protolink._core.records import AnswerGiven, Inference, ReplyRefused
+from protolink._json import render
+from protolink._runtime.perform.calls import call_hooks
+from protolink._runtime.scopes import Interrupted
+from protolink._text import describe_error
+from protolink.hooks import FinalResponse
+from protolink.typed import schema_validator
+
+if TYPE_CHECKING:
+    from protolink._runtime.driver import Driver
+
+__all__ = ["give_answer"]
+
+
+async def give_answer(driver: Driver) -> None:
+    """Record the answer, or tell the model why it does not fit; or fail when it may not try again."""
+    content: Any = driver.run.pending_answer
+    try:
+        content = await _hooked(driver, content)
+    except Interrupted:
+        raise
+    except Exception as error:  # a hook's
+        await driver.fail("hook_failed", f"before_complete failed: {describe_error(error)}", error)
+        return
+    work = driver.run.work
+    value = content
+    if isinstance(work, Inference) and work.output_schema is not None:
+        validate = driver.validator or schema_validator(work.output_schema)
+        try:
+            content, value = validate(content)
+        except ValueError as error:
+            await _refuse(driver, work, str(error))
+            return
+    driver.live_result = value
+    await driver.append(AnswerGiven(content=content))
+
+
+async def _hooked(driver: Driver, content: Any) -> Any:
+    if not driver.configuration.before_complete:
+        return content
+    response = FinalResponse(content=content, context=driver.shared_context, step=driver.run.steps)
+    await call_hooks(driver, driver.configuration.before_complete, response, "before_complete")
+    seen, _ = render(response.content)
+    return seen
+
+
+async def _refuse(driver: Driver, work: Inference, problem: str) -> None:
+    if driver.run.answer_attempts + 1 < work.max_attempts:
+        await driver.append(ReplyRefused(message=problem, of_answer=True))
+    else:
+        await driver.fail("infer_parse_error", f"the answer does not fit the requested schema: {problem}")

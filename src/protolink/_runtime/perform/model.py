@@ -1,0 +1,317 @@
+"""One model turn: bind the model, build the request, call it, and record what its reply means."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from protolink._core.budget import model_call_limit
+from protolink._core.machine import AskModel
+from protolink._core.parse import FinalText, Malformed, ProposedCall, parse_reply, proposals_from
+from protolink._core.records import (
+    ErrorInfo,
+    Inference,
+    ModelAsked,
+    ModelFailed,
+    ModelReplied,
+    Proposal,
+    ReplyRefused,
+)
+from protolink._json import JSONError, dumps, parse, render, thaw
+from protolink._runtime.perform.calls import call, call_hooks
+from protolink._runtime.scopes import Interrupted
+from protolink._text import describe_error
+from protolink.errors import ConfigurationError
+from protolink.hooks import ModelRequest
+from protolink.llms.create import create_llm
+from protolink.llms.port import LLM, LLMReply, LLMRequest, ModelUsage, ToolCall, ToolDeclaration
+
+if TYPE_CHECKING:
+    from protolink._runtime.driver import Driver
+
+__all__ = ["ask_model"]
+
+MAX_CALLS_PER_REPLY: Final = 64
+CHARACTERS_PER_TOKEN: Final = 4
+
+
+async def ask_model(driver: Driver, command: AskModel) -> None:
+    """Make one turn and record the reply, or why there is none."""
+    llm = driver.llm or await _bind(driver)
+    if llm is None:
+        return
+    if driver.run.budget.max_cost is not None and llm.pricing is None:
+        await driver.fail(
+            "configuration", f"max_cost needs a model with known prices, and {llm.provider}:{llm.model} has none"
+        )
+        return
+    stream = _Stream(driver)
+    try:
+        request = await _request(driver, llm, command.step, stream)
+    except Interrupted:
+        raise
+    except Exception as error:  # a hook's
+        await driver.fail("hook_failed", f"before_model failed: {describe_error(error)}", error)
+        return
+    estimate = _estimate(driver, request)
+    exceeded = model_call_limit(driver.journal.tree.counters, driver.run.budget, driver.run.steps, estimate)
+    if exceeded is not None:
+        await driver.append(exceeded)
+        return
+    asked = ModelAsked(
+        step=command.step,
+        provider=llm.provider,
+        model=llm.model,
+        native=llm.native_tools,
+        streaming=llm.streaming,
+        corrections_allowed=llm.max_tool_corrections,
+        estimated_input_tokens=estimate,
+    )
+    await driver.append(asked)
+    began = driver.environment.monotonic()
+    try:
+        reply = await _call(driver, llm, request)
+    except Interrupted:
+        raise
+    except Exception as error:  # the provider's
+        await _failed(driver, "model_failed", f"the model {llm.provider}:{llm.model} failed", error)
+        return
+    # A provider that streamed nothing is a stream of one fragment.
+    if not stream.any and (reply.text or reply.calls):
+        stream(reply.text or _calls_as_text(reply.calls))
+    await _record_reply(driver, llm, asked, reply, driver.environment.monotonic() - began)
+
+
+async def _bind(driver: Driver) -> LLM | None:
+    """The model of this attempt, resolved once. None, and a record, where there is none to be had."""
+    configuration = driver.configuration
+    if configuration.llm_factory is None:
+        if configuration.llm is None:
+            await driver.fail("no_model", f"agent {configuration.agent_name!r} has no model; pass llm= or llm_factory=")
+        driver.llm = configuration.llm
+        return driver.llm
+    try:
+        driver.llm = _as_llm(await call(driver, configuration.llm_factory, in_thread=True))
+    except Interrupted:
+        raise
+    except Exception as error:  # the factory's
+        await _failed(driver, "model_factory_failed", "llm_factory gave no model", error)
+        return None
+    return driver.llm
+
+
+def _as_llm(made: object) -> LLM:
+    if isinstance(made, LLM):
+        return made
+    if isinstance(made, str):
+        return create_llm(made)
+    raise ConfigurationError(
+        f"llm_factory must return a model or a specification such as 'mock', not {type(made).__name__}"
+    )
+
+
+async def _failed(driver: Driver, code: str, what: str, error: BaseException) -> None:
+    driver.keep_cause(error)
+    info = ErrorInfo(code=code, message=f"{what}: {describe_error(error)}", type=type(error).__name__)
+    await driver.append(ModelFailed(error=info))
+
+
+async def _request(driver: Driver, llm: LLM, step: int, stream: _Stream) -> LLMRequest:
+    configuration, run = driver.configuration, driver.run
+    messages: list[dict[str, Any]] = run.history
+    tools = configuration.declarations
+    prompt = configuration.prompt_for_native if llm.native_tools else configuration.prompt_for_json
+    driver.offered = None
+    if configuration.before_model:
+        messages, tools = await _hooked(driver, step)
+        driver.offered = tools
+    work = run.work
+    left = run.budget.max_output_tokens
+    return LLMRequest(
+        messages=messages,
+        system_prompt=prompt,
+        tools=tools,
+        native=llm.native_tools,
+        step=step,
+        in_thread=_admission(driver),
+        fragment=stream,
+        stopped=lambda: driver.scope.stopped,
+        output_schema=work.output_schema if isinstance(work, Inference) else None,
+        max_output_tokens=None if left is None else max(1, left - driver.journal.tree.counters.output_tokens),
+    )
+
+
+def _admission(driver: Driver) -> Any:
+    workers = driver.configuration.workers
+
+    async def in_thread(function: Any, /, *args: Any) -> Any:
+        return await workers.run(function, *args)
+
+    return in_thread
+
+
+async def _hooked(driver: Driver, step: int) -> tuple[list[dict[str, Any]], tuple[ToolDeclaration, ...]]:
+    """The messages and tools as the hooks left them; copies, for the conversation itself stays as it is."""
+    declared = {tool.name: tool for tool in driver.configuration.declarations}
+    request = ModelRequest(
+        history=cast("list[dict[str, Any]]", thaw(cast("Any", driver.run.history))),
+        tools=[
+            {"name": tool.name, "description": tool.description, "input_schema": thaw(cast("Any", tool.input_schema))}
+            for tool in declared.values()
+        ],
+        context=driver.shared_context,
+        step=step,
+    )
+    await call_hooks(driver, driver.configuration.before_model, request, "before_model")
+    names = [tool.get("name") for tool in request.tools]
+    if unknown := [name for name in names if name not in declared]:
+        raise ConfigurationError(f"a before_model hook offers tools that the agent does not declare: {unknown}")
+    if not all("role" in message and isinstance(message.get("content"), str) for message in request.history):
+        raise ConfigurationError("a before_model hook left a message without a role or without a text as content")
+    return request.history, tuple(declared[str(name)] for name in names)
+
+
+class _Stream:
+    """Hands the fragments of one reply to the list, from the provider's own thread too."""
+
+    __slots__ = ("_home", "_journal", "_loop", "_run_id", "any")
+
+    def __init__(self, driver: Driver) -> None:
+        self._journal = driver.journal
+        self._run_id = driver.run_id
+        self._loop = asyncio.get_running_loop()
+        self._home = threading.get_ident()
+        self.any = False
+
+    def __call__(self, text: str) -> None:
+        self.any = True
+        if threading.get_ident() == self._home:
+            self._journal.fragment(self._run_id, text)
+        else:
+            self._loop.call_soon_threadsafe(self._journal.fragment, self._run_id, text)
+
+
+def _estimate(driver: Driver, request: LLMRequest) -> int:
+    """A rough count of the tokens that are about to be sent. It costs the same for a long conversation."""
+    characters = len(request.system_prompt) + driver.run.history_characters
+    if request.native:
+        characters += driver.configuration.native_schema_characters
+    return characters // CHARACTERS_PER_TOKEN + 1
+
+
+async def _call(driver: Driver, llm: LLM, request: LLMRequest) -> LLMReply:
+    if type(llm).blocking:
+        reply = await driver.scope.call_in_thread(driver.configuration.workers.call(llm.respond, request))
+    else:
+        reply = llm.respond(request)
+    if inspect.isawaitable(reply):
+        reply = await driver.scope.call(reply)
+    if not isinstance(reply, LLMReply):
+        raise TypeError(f"a model answers with an LLMReply, not {type(reply).__name__}")
+    return reply
+
+
+async def _record_reply(driver: Driver, llm: LLM, asked: ModelAsked, reply: LLMReply, seconds: float) -> None:
+    meaning = _meaning(driver, llm, reply)
+    replied = replace(
+        meaning,
+        usage=_usage(llm, asked, reply),
+        seconds=seconds,
+        attempts=max(1, reply.attempts),
+        finish_reason=reply.finish_reason,
+        request_id=reply.request_id,
+        reasoning=reply.reasoning,
+    )
+    if meaning.problem is None:
+        await driver.append(replied)
+    else:
+        await driver.append(replied, ReplyRefused(message=meaning.problem))
+
+
+def _meaning(driver: Driver, llm: LLM, reply: LLMReply) -> ModelReplied:
+    """What a reply says: actions, an answer, or nothing that can be understood."""
+    if reply.calls:
+        calls = [_proposed(call) for call in reply.calls]
+        ids = [call.id for call in reply.calls]
+        return _with_proposals(driver, reply.text, calls, ids)
+    if llm.native_tools and reply.actions is None:
+        return ModelReplied(text=reply.text, answer=reply.text)
+    understood = parse_reply(reply.text) if reply.actions is None else proposals_from(reply.actions)
+    match understood:
+        case FinalText(content=content):
+            return ModelReplied(text=reply.text, answer=content)
+        case Malformed(message=message):
+            return ModelReplied(text=reply.text, problem=message)
+        case proposed:
+            return _with_proposals(driver, reply.text, proposed, [])
+
+
+def _proposed(call: ToolCall) -> ProposedCall:
+    """A native call; arguments that came as text are parsed, and kept as text where they are no JSON."""
+    arguments: Any = call.arguments
+    if isinstance(arguments, str):
+        try:
+            arguments = parse(arguments) if arguments.strip() else {}
+        except JSONError:
+            pass  # validation will refuse the text and tell the model
+    else:
+        arguments, _ = render(arguments)
+    return ProposedCall(kind="tool_call", tool=call.name, agent=None, action=None, prompt=None, args=arguments)
+
+
+def _with_proposals(
+    driver: Driver, text: str, calls: list[ProposedCall], ids: list[str | None]
+) -> ModelReplied:
+    if len(calls) > MAX_CALLS_PER_REPLY:
+        return ModelReplied(text=text, problem=f"A reply may hold {MAX_CALLS_PER_REPLY} calls; this one has {len(calls)}.")
+    first = driver.run.action_count + 1
+    used: set[str] = set()
+    proposals: list[Proposal] = []
+    for number, call in enumerate(calls):
+        action_id = f"{driver.run_id}.{first + number}"
+        call_id = ids[number] if number < len(ids) else None
+        if not call_id or call_id in used:
+            call_id = action_id
+        used.add(call_id)
+        proposals.append(
+            Proposal(
+                action_id=action_id,
+                call_id=call_id,
+                tool=call.tool,
+                agent=call.agent,
+                agent_action=call.action,
+                prompt=call.prompt,
+                args=call.args,
+            )
+        )
+    return ModelReplied(text=text, proposals=tuple(proposals))
+
+
+def _calls_as_text(calls: tuple[ToolCall, ...]) -> str:
+    """Native calls as a reader of the raw stream sees them."""
+    rendered, _ = render([{"type": "tool_call", "tool": call.name, "args": call.arguments} for call in calls])
+    return dumps(rendered)
+
+
+def _usage(llm: LLM, asked: ModelAsked, reply: LLMReply) -> ModelUsage:
+    """The provider's numbers, or estimates that say so; a cost only where a price is known."""
+    usage = reply.usage
+    text = reply.text or _calls_as_text(reply.calls)
+    if usage.input_tokens is None or usage.output_tokens is None:
+        usage = replace(
+            usage,
+            input_tokens=asked.estimated_input_tokens if usage.input_tokens is None else usage.input_tokens,
+            output_tokens=len(text) // CHARACTERS_PER_TOKEN + 1
+            if usage.output_tokens is None
+            else usage.output_tokens,
+            source=f"estimate of {CHARACTERS_PER_TOKEN} characters a token",
+            estimated=True,
+        )
+    if usage.cost is None and llm.pricing is not None:
+        tokens_in, tokens_out = usage.input_tokens or 0, usage.output_tokens or 0
+        cost = (tokens_in * llm.pricing.input + tokens_out * llm.pricing.output) / 1_000_000
+        usage = replace(usage, cost=cost)
+    return usage

@@ -1,0 +1,31 @@
+"""Who acts: every operation of the runtime has a principal, and a program on its own is `local`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
+
+__all__ = ["LOCAL", "acting_as", "current_principal"]
+
+LOCAL: Final = "local"
+
+_principal: ContextVar[str] = ContextVar("protolink_principal", default=LOCAL)
+
+
+def current_principal() -> str:
+    """Whoever the current code acts for."""
+    return _principal.get()
+
+
+@contextmanager
+def acting_as(principal: str) -> Iterator[None]:
+    """Act for `principal` inside the block. A server sets it per request, from its own authentication."""
+    if not isinstance(principal, str) or not principal.strip():
+        raise ValueError("a principal is a non-blank text")
+    token = _principal.set(principal)
+    try:
+        yield
+    finally:
+        _principal.reset(token)

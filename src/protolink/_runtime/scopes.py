@@ -1,0 +1,153 @@
+"""Waiting for the application's code in a way that can be broken off, and told apart from other endings.
+
+Three things look alike in asyncio and are not: the run was told to stop, whoever drives the run was
+canceled from outside, and the awaited code canceled something of its own. `Scope.call` runs the code in a
+task of its own, so that each has its own exception here: `Interrupted`, `CancelledError`, and
+`InnerCancellation`, which is a failure of that code like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, Final
+
+from protolink._environment import Environment, Timer
+from protolink._runtime.threads import ThreadCall
+
+__all__ = ["CANCEL_GRACE_SECONDS", "InnerCancellation", "Interrupted", "Scope", "TimedOut"]
+
+CANCEL_GRACE_SECONDS: Final = 0.5
+"""How long code that was told to stop may take to clean up before the run goes on without it."""
+
+
+class Interrupted(Exception):  # noqa: N818 - it is an instruction, not a fault
+    """The run was told to stop while it waited. `unsettled` says that the code may still be running."""
+
+    def __init__(self, *, unsettled: bool) -> None:
+        super().__init__("the run was told to stop")
+        self.unsettled = unsettled
+
+
+class TimedOut(Interrupted):
+    """The awaited code used up its own time."""
+
+
+class InnerCancellation(Exception):  # noqa: N818 - it stands in for asyncio's CancelledError
+    """The awaited code was canceled by something of its own; nobody canceled the run."""
+
+    def __init__(self) -> None:
+        super().__init__("the code was canceled by something that it started itself")
+
+
+class _Wait:
+    """One place where the run waits."""
+
+    __slots__ = ("abandoned", "grace", "target", "told", "waiter")
+
+    def __init__(self, target: asyncio.Future[Any], waiter: asyncio.Task[Any]) -> None:
+        self.target = target
+        self.waiter = waiter
+        self.told = False
+        self.abandoned = False
+        self.grace: Timer | None = None
+
+
+class Scope:
+    """The waits of one run. After `interrupt` each of them ends, at the latest when its grace is over."""
+
+    __slots__ = ("_environment", "_waits", "stopped")
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._waits: set[_Wait] = set()
+        self.stopped = False
+
+    def interrupt(self) -> None:
+        """Tell everything that the run waits for to stop."""
+        self.stopped = True
+        for wait in tuple(self._waits):
+            self._tell(wait)
+
+    def _tell(self, wait: _Wait) -> None:
+        if wait.told:
+            return
+        wait.told = True
+        wait.target.cancel()
+        wait.grace = self._environment.call_later(CANCEL_GRACE_SECONDS, lambda: self._abandon(wait))
+
+    def _abandon(self, wait: _Wait) -> None:
+        if wait in self._waits and not wait.target.done():
+            wait.abandoned = True
+            wait.waiter.cancel()
+
+    async def call(self, awaitable: Awaitable[Any], timeout: float | None = None) -> Any:
+        """Await the application's code. Raises what it raises, or one of the endings above."""
+        if self.stopped:
+            _discard(awaitable)
+            raise Interrupted(unsettled=False)
+        returned, value = await self._wait(asyncio.ensure_future(_contained(awaitable)), timeout)
+        return _unpack(returned, value)
+
+    async def call_in_thread(self, call: ThreadCall, timeout: float | None = None) -> Any:
+        """Await a blocking call. A thread that was entered cannot be stopped, so it may stay unsettled."""
+        if self.stopped:
+            call.future.cancel()
+            raise Interrupted(unsettled=call.still_running)
+        try:
+            returned, value = await self._wait(call.future, timeout)
+        except Interrupted as interrupted:
+            interrupted.unsettled = call.still_running
+            raise
+        return _unpack(returned, value)
+
+    async def _wait(self, target: asyncio.Future[tuple[bool, Any]], timeout: float | None) -> tuple[bool, Any]:
+        waiter = asyncio.current_task()
+        if waiter is None:
+            raise RuntimeError("a run waits in a task")
+        wait = _Wait(target, waiter)
+        timer = None if timeout is None else self._environment.call_later(timeout, lambda: self._tell(wait))
+        self._waits.add(wait)
+        try:
+            outcome = await target
+        except asyncio.CancelledError:
+            if not wait.told:
+                raise
+            if wait.abandoned:
+                waiter.uncancel()
+        else:
+            if not wait.told:
+                return outcome
+        finally:
+            self._waits.discard(wait)
+            if timer is not None:
+                timer.cancel()
+            if wait.grace is not None:
+                wait.grace.cancel()
+        kind = Interrupted if self.stopped else TimedOut
+        raise kind(unsettled=wait.abandoned)
+
+
+def _unpack(returned: bool, value: Any) -> Any:
+    if returned:
+        return value
+    if isinstance(value, asyncio.CancelledError):
+        raise InnerCancellation from value
+    raise value
+
+
+async def _contained(awaitable: Awaitable[Any]) -> tuple[bool, Any]:
+    """The outcome as a value: nothing that the code raises, SystemExit included, may reach the event loop."""
+    try:
+        return True, await awaitable
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        return False, error
+
+
+def _discard(awaitable: Awaitable[Any]) -> None:
+    """Close a coroutine that will never be awaited, so that it does not warn."""
+    close = getattr(awaitable, "close", None)
+    if close is not None:
+        close()

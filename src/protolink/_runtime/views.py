@@ -1,0 +1,126 @@
+"""What an application reads of a run: events, fragments, evidence, report, task. All of them from the list."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+from protolink._core.entries import Entry, Fragment
+from protolink._core.records import ModelAsked
+from protolink._core.views.project import project
+from protolink._core.views.snapshot import task_snapshot
+from protolink._runtime.journal import Journal
+from protolink.context import RunContext
+from protolink.events import RunEvent
+from protolink.evidence import EvidenceFold, ToolEvidence
+from protolink.redaction import RedactionPolicy, StreamRedactor
+from protolink.report import RunReport
+from protolink.task import Task
+
+__all__ = ["Views"]
+
+
+class Views:
+    """The public side of one run. Every reader gets values of its own."""
+
+    __slots__ = ("_journal", "_report", "policy", "run_id")
+
+    def __init__(self, journal: Journal, run_id: str, policy: RedactionPolicy | None) -> None:
+        self._journal = journal
+        self.policy = policy
+        self._report: RunReport | None = None
+        self.run_id = run_id
+
+    async def events(self, after: int = 0) -> AsyncIterator[RunEvent]:
+        """The events behind `after`, then live ones, until the run ends."""
+        if self.policy is None:
+            journal, run_id = self._journal, self.run_id
+            async for item in journal.follow(after):
+                event = project(item, journal.identities, run_id)
+                if event is not None:
+                    yield event
+            return
+        redacted = _Redaction(self.policy)
+        async for item in self._journal.follow(after):
+            for event in redacted.events(project(item, self._journal.identities, self.run_id)):
+                yield event
+
+    async def fragments(self) -> AsyncIterator[str]:
+        """The text of every fragment of the tree, from the beginning."""
+        async for event in self.events():
+            if event.payload.get("llm_event_type") == "llm_chunk":
+                yield event.payload["content"]
+
+    async def evidence(self) -> AsyncIterator[ToolEvidence]:
+        """One record per tool action, from the beginning."""
+        fold = EvidenceFold()
+        async for event in self.events():
+            record = fold.add(event)
+            if record is not None:
+                yield record
+
+    def seen(self) -> Iterator[RunEvent]:
+        """The events so far."""
+        journal = self._journal
+        projected = (project(item, journal.identities, self.run_id) for item in tuple(journal.entries))
+        if self.policy is None:
+            yield from (event for event in projected if event is not None)
+            return
+        redacted = _Redaction(self.policy)
+        for event in projected:
+            yield from redacted.events(event)
+
+    @property
+    def task(self) -> Task:
+        """The task as it stands; a value of the caller's own."""
+        task = task_snapshot(self._journal.entries, self.run_id)
+        if self.policy is not None and "error" in task.metadata:
+            task.metadata["error"] = self.policy.value(task.metadata["error"])
+        return task
+
+    @property
+    def report(self) -> RunReport:
+        """The report so far; that of an ended run is made once."""
+        if self._report is not None:
+            return self._report
+        task = self.task
+        report = RunReport.from_events(self.seen(), context=RunContext.from_task(task), task=task)
+        if self.policy is not None:
+            report = report.redacted(self.policy)
+        if self._journal.closed:
+            self._report = report
+        return report
+
+    @property
+    def context(self) -> RunContext:
+        """The run's context."""
+        return RunContext.from_dict(self._journal.tree.runs[self.run_id].started.context)
+
+
+class _Redaction:
+    """Withholds sensitive values from a stream of events, over the borders of fragments too.
+
+    A fragment may end in the middle of a secret, so each one is held back until the next event shows how
+    its text goes on.
+    """
+
+    def __init__(self, policy: RedactionPolicy) -> None:
+        self._policy = policy
+        self._held: dict[str, tuple[RunEvent, StreamRedactor]] = {}
+
+    def events(self, event: RunEvent | None) -> Iterator[RunEvent]:
+        """What can be shown once `event` has arrived."""
+        if event is None:
+            return
+        held = self._held.pop(event.run_id, None)
+        if event.payload.get("llm_event_type") == "llm_chunk":
+            redactor = self._policy.stream() if held is None else held[1]
+            if held is not None:
+                yield held[0]
+            event.payload["content"] = redactor.feed(event.payload["content"])
+            self._held[event.run_id] = (event, redactor)
+            return
+        if held is not None:
+            last, redactor = held
+            last.payload["content"] += redactor.close()
+            yield last
+        yield RunEvent.from_dict(self._policy.value(event.to_dict()))  # pyright: ignore[reportArgumentType]

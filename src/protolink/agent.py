@@ -1,0 +1,654 @@
+"""Agents: configuration and verbs. What a run does is decided elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, cast, overload
+
+from protolink._callables import is_async
+from protolink._core.records import CancelRequested, Inference, RunStarted, ToolRequest, Work
+from protolink._environment import current_environment
+from protolink._json import canonical, render
+from protolink._runtime.configuration import Configuration, LLMFactory
+from protolink._runtime.driver import Driver
+from protolink._runtime.journal import Journal
+from protolink._runtime.perform.approval import decision_of
+from protolink._runtime.principal import current_principal
+from protolink._runtime.threads import Workers
+from protolink._runtime.views import Views
+from protolink._values import Reader, new_id, now_text
+from protolink.action import RunAction
+from protolink.card import AgentCard
+from protolink.context import RunBudget, RunContext
+from protolink.errors import ActionDeniedError, ApprovalRequiredError, ConfigurationError
+from protolink.handle import RunHandle
+from protolink.hooks import AgentHooks
+from protolink.llms.create import create_llm
+from protolink.llms.port import LLM
+from protolink.message import Message, Part
+from protolink.policy.approvals import ApprovalDecision, ApprovalHandler, ApprovalRequest
+from protolink.policy.policies import CapabilityPolicy, Policy, PolicyDecision, PolicyEffect, decide_all
+from protolink.redaction import RedactionPolicy
+from protolink.sync import SyncAgent
+from protolink.task import Task, merged_context
+from protolink.tools.execution import Authorization
+from protolink.tools.tool import ActionBuilder, BaseTool, SyncExecution, Tool, check_sync_execution
+from protolink.typed import answer_validator
+
+__all__ = ["Agent"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+_RESERVED_TOOL_NAMES: Final = frozenset({"agent_call"})
+_CONVERSATION: Final = "conversation"
+
+
+class Agent:
+    """An agent: a name, tools, a model, and the rules that its runs follow.
+
+    Building one calls nothing: no model, no factory, no network. One instance serves any number of runs at
+    once, from several threads and event loops. What is wrong with the configuration is refused here, as
+    `ConfigurationError`.
+
+    Parameters
+    ----------
+    card, name, description, url
+        Who the agent is: an `AgentCard` (or a dictionary of one), or its parts.
+    llm
+        A model, or a specification such as `"mock"`. Only inference needs one.
+    llm_factory
+        Called without arguments once per inference-bearing task, off the event loop if it is a plain
+        function; returns a model or a specification. Either this or `llm`.
+    system_prompt
+        The application's own words to the model.
+    tools
+        Functions, or `Tool` and `PreparedTool` declarations. Names are unique.
+    sync_execution, max_sync_workers
+        Where plain functions run by default (`"inline"` or `"thread"`), and how many of this agent's
+        blocking functions run at a time; synchronous model calls and factories count too.
+    expose_tool_results
+        Whether results of tools that the model selects are public. Arguments always are.
+    policy, approval_handler
+        A policy or several, all of which have to agree, and who is asked where they require approval.
+    hooks
+        `AgentHooks`, one or several.
+    state
+        `["conversation"]` keeps the messages of each session for its next run.
+    execution_version
+        The application's own name for the meaning of its tools; part of the configuration's identity.
+    verbosity
+        0 is silent; higher values log more under the logger `protolink`.
+    """
+
+    def __init__(
+        self,
+        card: AgentCard | Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        url: str | None = None,
+        llm: LLM | str | None = None,
+        llm_factory: LLMFactory | None = None,
+        system_prompt: str | None = None,
+        tools: Iterable[BaseTool | Callable[..., Any]] | None = None,
+        sync_execution: SyncExecution = "inline",
+        max_sync_workers: int = 4,
+        expose_tool_results: bool = False,
+        policy: Policy | Iterable[Policy] | None = None,
+        approval_handler: ApprovalHandler | None = None,
+        hooks: AgentHooks | Iterable[AgentHooks] | None = None,
+        state: Iterable[str] | None = None,
+        execution_version: str = "1",
+        verbosity: int = 1,
+    ) -> None:
+        self.card = _card(card, name, description, url)
+        if llm is not None and llm_factory is not None:
+            raise ConfigurationError("give either llm or llm_factory, not both")
+        if llm_factory is not None and not callable(llm_factory):
+            raise ConfigurationError(f"llm_factory must be callable, not {type(llm_factory).__name__}")
+        if system_prompt is not None and not isinstance(system_prompt, str):
+            raise ConfigurationError(f"system_prompt must be a text, not {type(system_prompt).__name__}")
+        if isinstance(max_sync_workers, bool) or not isinstance(max_sync_workers, int) or max_sync_workers < 1:
+            raise ConfigurationError("max_sync_workers must be a positive whole number")
+        if approval_handler is not None and not callable(approval_handler):
+            raise ConfigurationError(f"approval_handler must be callable, not {type(approval_handler).__name__}")
+        self._llm = _model(llm)
+        self._llm_factory = llm_factory
+        self._system_prompt = system_prompt
+        self._sync_execution = check_sync_execution(sync_execution, f"agent {self.name!r}") or "inline"
+        self._max_sync_workers = max_sync_workers
+        self._expose_tool_results = bool(expose_tool_results)
+        self._policies = _policies(policy)
+        self._approval_handler = approval_handler
+        self._hooks = _hooks(hooks)
+        self._state = _state(state)
+        self.execution_version = execution_version
+        self.verbosity = verbosity
+        self._tools: dict[str, BaseTool] = {}
+        self._frozen: Configuration | None = None
+        self._workers: Workers | None = None
+        self._conversations: dict[str, list[dict[str, Any]]] | None = None
+        self._live: dict[str, Driver] = {}
+        self.add_tools(tools or ())
+
+    @property
+    def name(self) -> str:
+        """The agent's name, as every event carries it."""
+        return self.card.name
+
+    @property
+    def tools(self) -> Mapping[str, BaseTool]:
+        """The declared tools by name, read-only; `add_tool` adds one."""
+        return MappingProxyType(self._tools)
+
+    @property
+    def llm(self) -> LLM | None:
+        """The shared model, or None; setting it concerns later runs."""
+        return self._llm
+
+    @llm.setter
+    def llm(self, llm: LLM | str | None) -> None:
+        if llm is not None and self._llm_factory is not None:
+            raise ConfigurationError("this agent has an llm_factory; it cannot have a shared model as well")
+        self._llm = _model(llm)
+        self._frozen = None
+
+    @cached_property
+    def sync(self) -> SyncAgent:
+        """The same verbs for programs without an event loop."""
+        return SyncAgent(self)
+
+    def add_tool(self, tool: BaseTool | Callable[..., Any]) -> BaseTool:
+        """Declare one more tool and give its declaration back.
+
+        Raises `ToolDefinitionError` for a callable that cannot be a tool, and `ConfigurationError` for a
+        name that is taken or reserved.
+        """
+        declared = tool if isinstance(tool, BaseTool) else Tool(tool)
+        if declared.name in _RESERVED_TOOL_NAMES:
+            raise ConfigurationError(f"the tool name {declared.name!r} is reserved; pass another one with name=")
+        if declared.name in self._tools:
+            raise ConfigurationError(f"agent {self.name!r} already has a tool {declared.name!r}; names are unique")
+        self._tools[declared.name] = declared
+        self._frozen = None
+        return declared
+
+    def add_tools(self, tools: Iterable[BaseTool | Callable[..., Any]]) -> None:
+        """Declare several tools. When one is refused, those before it stay declared."""
+        for tool in tools:
+            self.add_tool(tool)
+
+    @overload
+    def tool(self, name: F, /) -> F: ...
+
+    @overload
+    def tool(
+        self,
+        name: str | None = None,
+        description: str | None = None,
+        input_schema: Mapping[str, Any] | None = None,
+        output_schema: Mapping[str, Any] | None = None,
+        tags: Iterable[str] | None = None,
+        examples: Iterable[Any] | None = None,
+        capabilities: Iterable[str] | None = None,
+        action_builder: ActionBuilder | None = None,
+        sync_execution: SyncExecution | None = None,
+        **declarations: Any,
+    ) -> Callable[[F], F]: ...
+
+    def tool(self, name: Any = None, description: str | None = None, *options: Any, **declarations: Any) -> Any:
+        """Declare the decorated function as a tool; the function itself is given back unchanged.
+
+        Works bare (`@agent.tool`) and with the options of `Tool` (`@agent.tool(capabilities=[...])`).
+        """
+        if callable(name):
+            self.add_tool(cast("Callable[..., Any]", name))
+            return name
+        positional = dict(zip(_TOOL_OPTIONS, options, strict=False))
+        if len(options) > len(_TOOL_OPTIONS):
+            raise TypeError("too many positional options for a tool")
+
+        def declare(function: F) -> F:
+            self.add_tool(Tool(function, name=name, description=description, **positional, **declarations))
+            return function
+
+        return declare
+
+    def configuration(self) -> Configuration:
+        """What a run started now would use."""
+        if self._frozen is None:
+            if self._workers is None:
+                self._workers = Workers(self._max_sync_workers)
+            self._frozen = Configuration(
+                agent_name=self.name,
+                words=self._system_prompt,
+                tools=dict(self._tools),
+                policies=self._policies,
+                approval_handler=self._approval_handler,
+                hooks=self._hooks,
+                llm=self._llm,
+                llm_factory=self._llm_factory,
+                workers=self._workers,
+                sync_execution=self._sync_execution,
+                expose_tool_results=self._expose_tool_results,
+            )
+        return self._frozen
+
+    def start_run(
+        self,
+        prompt_or_task: str | Task | Message,
+        *,
+        session_id: str | None = None,
+        budget: RunBudget | None = None,
+        context: RunContext | None = None,
+        redaction_policy: RedactionPolicy | None = None,
+    ) -> RunHandle:
+        """Start a run on the running event loop and give its handle; nothing has to be awaited for it to go on.
+
+        The request is frozen here: its task, context and budget, the agent's configuration, the context
+        variables and the private request values of this moment. Raises `RuntimeError` without a running
+        loop, and `ValueError` for a request that contradicts itself.
+        """
+        driver = self._driver(prompt_or_task, session_id, budget, context)
+        return self._launch(driver, redaction_policy)
+
+    def _launch(self, driver: Driver, redaction_policy: RedactionPolicy | None = None) -> RunHandle:
+        self._live[driver.run_id] = driver
+        driver.on_finish = self._finished
+        driver.task = asyncio.get_running_loop().create_task(driver.drive(), name=f"protolink run {driver.run_id}")
+        return RunHandle(driver, Views(driver.journal, driver.run_id, redaction_policy))
+
+    def _driver(
+        self,
+        work: str | Task | Message,
+        session_id: str | None,
+        budget: RunBudget | None,
+        context: RunContext | None,
+        max_attempts: int = 1,
+    ) -> Driver:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError("a run needs a running event loop; in a script use agent.sync") from None
+        task = _task(work)
+        merged = merged_context(_context(task, context), session_id, budget)
+        if merged.run_id in self._live:
+            raise ConfigurationError(f"run {merged.run_id!r} is already running")
+        environment = current_environment()
+        driver = Driver(self.configuration(), merged, Journal(merged.run_id, environment), environment)
+        stored, _ = render(task.to_dict())
+        driver.start(
+            RunStarted(
+                task=cast("dict[str, Any]", stored),
+                agent_name=self.name,
+                work=_work(task, max_attempts),
+                context=merged.to_dict(),
+                principal=current_principal(),
+                conversation=self._conversation(merged.session_id),
+            )
+        )
+        return driver
+
+    async def _finished(self, driver: Driver) -> None:
+        self._live.pop(driver.run_id, None)
+        self._remember(driver)
+
+    def _conversation(self, session_id: str | None) -> tuple[dict[str, Any], ...]:
+        if _CONVERSATION not in self._state or session_id is None or self._conversations is None:
+            return ()
+        return tuple(self._conversations.get(session_id, ()))
+
+    def _remember(self, driver: Driver) -> None:
+        """Keep the messages that this run added to its session."""
+        session_id = driver.context.session_id
+        if _CONVERSATION not in self._state or session_id is None:
+            return
+        if self._conversations is None:
+            self._conversations = {}
+        added = driver.run.history[len(driver.run.started.conversation) :]
+        self._conversations.setdefault(session_id, []).extend(added)
+
+    async def _to_the_end(self, handle: RunHandle) -> Any:
+        """Await a run that belongs to the caller: canceling the caller cancels the run."""
+        try:
+            return await handle.outcome()
+        except asyncio.CancelledError:
+            await handle.cancel("the caller was canceled")
+            raise
+
+    async def invoke(
+        self,
+        message: str | Message,
+        part_type: str = "infer",
+        tool_name: str | None = None,
+        tool_args: Mapping[str, Any] | None = None,
+        session_id: str | None = None,
+        *,
+        budget: RunBudget | None = None,
+        context: RunContext | None = None,
+    ) -> Any:
+        """Run to the end and give the answer.
+
+        Raises a `TaskExecutionError` that says what ended the run, `UncertainExecutionError`, or
+        `RunInterrupted` where it paused. Canceling the awaiting task cancels the run.
+        """
+        if part_type == "tool_call":
+            if tool_name is None:
+                raise ValueError("part_type='tool_call' needs tool_name=")
+            work: str | Task | Message = Task(messages=[_tool_message(tool_name, tool_args or {})])
+        elif part_type == "infer":
+            work = message
+        else:
+            raise ValueError(f"part_type is 'infer' or 'tool_call', not {part_type!r}")
+        return await self._to_the_end(
+            self.start_run(work, session_id=session_id, budget=budget, context=context)
+        )
+
+    async def invoke_typed(
+        self,
+        message: str,
+        response_model: type[T],
+        *,
+        max_attempts: int = 1,
+        session_id: str | None = None,
+        budget: RunBudget | None = None,
+        context: RunContext | None = None,
+    ) -> T:
+        """Run to the end and give the answer as a value of `response_model`.
+
+        The model is told the schema; an answer that does not fit it is told why, until `max_attempts`
+        answers were tried, and then raises `InferParseError`. Any type that pydantic understands will do.
+        """
+        if isinstance(max_attempts, bool) or max_attempts < 1:
+            raise ValueError("max_attempts is a positive whole number")
+        schema, validate = answer_validator(response_model)
+        task = Task.create_infer(message, output_schema=schema, session_id=session_id, budget=budget, context=context)
+        driver = self._driver(task, None, None, None, max_attempts)
+        driver.validator = validate
+        return cast("T", await self._to_the_end(self._launch(driver)))
+
+    async def run_task(self, task: Task) -> Task:
+        """Run a task to its end and give its final snapshot; a failed run gives a failed task.
+
+        The submitted task stays as it is. Canceling the awaiting task cancels the run.
+        """
+        handle = self.start_run(task)
+        try:
+            return (await handle.result()).task
+        except asyncio.CancelledError:
+            await handle.cancel("the caller was canceled")
+            raise
+
+    async def call_tool(self, name: str, /, **arguments: Any) -> Any:
+        """Run one declared tool as a run of its own and give what it returned.
+
+        It walks the same road as a model's call: validation, policies, approval, budget, record. Raises
+        `ToolRejectedError` for arguments that do not fit or that the tool refuses, and otherwise as
+        `invoke` does.
+        """
+        return await self._to_the_end(self.start_run(Task(messages=[_tool_message(name, arguments)])))
+
+    async def call_tool_in_context(self, name: str, context: RunContext, /, **arguments: Any) -> Any:
+        """Run one declared tool on behalf of `context`: its session, permissions and limits under a child's run id."""
+        task = Task(messages=[_tool_message(name, arguments)])
+        return await self._to_the_end(self.start_run(task, context=context.child(self.name)))
+
+    async def cancel_task(self, task_id: str, reason: str = "canceled by the application") -> bool:
+        """Cancel the live run of a task or run id and await its end. False where none is live here."""
+        for driver in tuple(self._live.values()):
+            if task_id in (driver.run_id, driver.run.started.task_id):
+                driver.stop(CancelRequested(reason=reason, principal=current_principal()))
+                await driver.wait()
+                return True
+        return False
+
+    async def authorize_action(self, action: RunAction, context: RunContext | None = None) -> Authorization:
+        """Have an action of the application's own judged, and approved where that is required.
+
+        Raises `ActionDeniedError`, or `ApprovalRequiredError` where nobody is there to ask.
+        """
+        context = context or RunContext()
+        decision = await decide_all(self._policies, action, context.copy(), context.permissions)
+        if decision.effect is PolicyEffect.DENY:
+            raise ActionDeniedError(decision.reason or f"{action.name} is denied", action_id=action.action_id)
+        request, answer = None, None
+        if decision.effect is PolicyEffect.REQUIRE_APPROVAL:
+            request, answer = await self._approve(action, decision, context)
+        return Authorization(
+            action=action,
+            policy_decision=decision,
+            approval_request=request,
+            approval_decision=answer,
+            authorized_at=now_text(),
+        )
+
+    async def _approve(
+        self, action: RunAction, decision: PolicyDecision, context: RunContext
+    ) -> tuple[ApprovalRequest, ApprovalDecision]:
+        handler = self._approval_handler
+        if handler is None:
+            raise ApprovalRequiredError(
+                f"{action.name} requires approval, and the agent has no approval_handler to ask",
+                action_id=action.action_id,
+            )
+        request = ApprovalRequest(action, decision, context.run_id, metadata={"agent_name": self.name})
+        if is_async(handler):
+            made: Any = handler(request, context.copy())
+        else:
+            made = await self.configuration().workers.run(handler, request, context.copy())
+        answer = decision_of(await made if inspect.isawaitable(made) else made, request)
+        if not answer.approved:
+            raise ActionDeniedError(answer.reason or f"{action.name} was not approved", action_id=action.action_id)
+        return request, answer
+
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration as JSON: declarations, no code, no secrets, no request values."""
+        factory = None if self._llm_factory is None else {"reconnect_required": True}
+        return {
+            "card": self.card.to_dict(),
+            "system_prompt": self._system_prompt,
+            "llm": None if self._llm is None else self._llm.to_dict(),
+            "llm_factory": factory,
+            "tools": [{**tool.to_dict(), "reconnect_required": True} for tool in self._tools.values()],
+            "sync_execution": self._sync_execution,
+            "max_sync_workers": self._max_sync_workers,
+            "expose_tool_results": self._expose_tool_results,
+            "policies": [policy.to_dict() for policy in self._policies if isinstance(policy, CapabilityPolicy)],
+            "state": list(self._state),
+            "execution_version": self.execution_version,
+            "verbosity": self.verbosity,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], **overrides: Any) -> Agent:
+        """Build an agent from its configuration; `overrides` are parameters of `Agent` and reconnect what is code.
+
+        Tools need their functions again (`tools=[...]`, the same names and schemas), a factory needs
+        `llm_factory=`, and a model that `create_llm` cannot make by name needs `llm=`. Raises
+        `ConfigurationError` for what is missing or does not match. Unknown keys are ignored.
+        """
+        read = Reader(data, "Agent")
+        settings: dict[str, Any] = {
+            "card": AgentCard.from_dict(read.mapping("card")),
+            "system_prompt": read.optional_text("system_prompt"),
+            "sync_execution": read.text("sync_execution", "inline"),
+            "max_sync_workers": read.integer("max_sync_workers", 4),
+            "expose_tool_results": read.boolean("expose_tool_results", False),
+            "state": read.texts("state"),
+            "execution_version": read.text("execution_version", "1"),
+            "verbosity": read.integer("verbosity", 1),
+            "policy": [
+                CapabilityPolicy(rule["rules"], default_effect=rule["default_effect"], name=rule["name"])
+                for rule in read.items("policies")
+            ],
+        }
+        if "llm" not in overrides and "llm_factory" not in overrides:
+            if data.get("llm_factory") is not None:
+                raise ConfigurationError("this configuration has a model factory; pass it again with llm_factory=")
+            settings["llm"] = _model_from(read.optional_mapping("llm"))
+        agent = cls(**{**settings, **overrides})
+        _require_tools(agent, read.items("tools"))
+        return agent
+
+    def __repr__(self) -> str:
+        return f"<Agent {self.name!r} with {len(self._tools)} tools>"
+
+
+_TOOL_OPTIONS: Final = (
+    "input_schema",
+    "output_schema",
+    "tags",
+    "examples",
+    "capabilities",
+    "action_builder",
+    "sync_execution",
+)
+
+
+def _card(
+    card: AgentCard | Mapping[str, Any] | None, name: str | None, description: str | None, url: str | None
+) -> AgentCard:
+    if card is None:
+        if name is None:
+            raise ConfigurationError("an agent needs a name: pass name= or a card")
+        try:
+            return AgentCard(name=name, description=description or "", url=url)
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from error
+    base = card if isinstance(card, AgentCard) else AgentCard.from_dict(card)
+    return AgentCard(
+        name=name or base.name,
+        description=base.description if description is None else description,
+        url=url or base.url,
+        version=base.version,
+        skills=list(base.skills),
+        metadata=dict(base.metadata),
+    )
+
+
+def _model(llm: object) -> LLM | None:
+    if llm is None or isinstance(llm, LLM):
+        return llm
+    if isinstance(llm, str):
+        return create_llm(llm)
+    raise ConfigurationError(f"llm must be a model or a specification such as 'mock', not {type(llm).__name__}")
+
+
+def _model_from(stored: Mapping[str, Any] | None) -> LLM | None:
+    if stored is None:
+        return None
+    try:
+        llm = create_llm(f"{stored.get('provider')}:{stored.get('model')}")
+    except ConfigurationError as error:
+        raise ConfigurationError(f"the model of this configuration has to be passed again with llm=: {error}") from error
+    llm.max_tool_corrections = stored.get("max_tool_corrections", llm.max_tool_corrections)
+    return llm
+
+
+def _policies(policy: Policy | Iterable[Policy] | None) -> tuple[Policy, ...]:
+    listed = (policy,) if isinstance(policy, Policy) else tuple(policy or ())
+    for item in listed:
+        if not isinstance(item, Policy):
+            raise ConfigurationError(f"a policy is a Policy, not {type(item).__name__}")
+    return listed
+
+
+def _hooks(hooks: AgentHooks | Iterable[AgentHooks] | None) -> tuple[AgentHooks, ...]:
+    listed = (hooks,) if isinstance(hooks, AgentHooks) else tuple(hooks or ())
+    for item in listed:
+        if not isinstance(item, AgentHooks):
+            raise ConfigurationError(f"hooks are AgentHooks, not {type(item).__name__}")
+    return listed
+
+
+def _state(state: Iterable[str] | None) -> tuple[str, ...]:
+    if isinstance(state, str):
+        raise ConfigurationError(f"state is a list of words; write state=[{state!r}]")
+    listed = tuple(state or ())
+    if unknown := [word for word in listed if word != _CONVERSATION]:
+        raise ConfigurationError(f"state knows 'conversation', not {unknown[0]!r}")
+    return listed
+
+
+def _tool_message(name: str, arguments: Mapping[str, Any]) -> Message:
+    content = {"tool_name": name, "args": dict(arguments), "call_id": new_id()}
+    return Message(parts=[Part("tool_call", content)])
+
+
+def _task(work: str | Task | Message) -> Task:
+    if isinstance(work, Task):
+        return work
+    if isinstance(work, Message):
+        return Task(messages=[work])
+    if isinstance(work, str):
+        return Task(messages=[Message(parts=[Part("infer", {"prompt": work})])])
+    raise TypeError(f"a run starts from a prompt, a message or a task, not {type(work).__name__}")
+
+
+def _context(task: Task, context: RunContext | None) -> RunContext | None:
+    """The given context, else the one that the task carries. Both together have to be of one run."""
+    if "run_context" not in task.metadata:
+        return context
+    carried = RunContext.from_task(task)
+    if context is not None and context.run_id != carried.run_id:
+        raise ValueError("the task carries the context of another run; give the context once")
+    return context or carried
+
+
+def _work(task: Task, max_attempts: int) -> tuple[Work, ...]:
+    """What the messages of a user ask for, in order. Raises `ValueError` where they ask for nothing."""
+    if task.is_terminal:
+        raise ValueError(f"task {task.id!r} is {task.state.value}; a task runs once")
+    work: list[Work] = []
+    for message in task.messages:
+        if message.role == "agent":
+            continue
+        for part in message.parts:
+            asked = _asked(part, max_attempts)
+            if asked is not None:
+                work.append(asked)
+    if not work:
+        raise ValueError(f"task {task.id!r} asks for nothing: it has no text, infer or tool_call part")
+    return tuple(work)
+
+
+def _asked(part: Part, max_attempts: int) -> Work | None:
+    content: Any = part.content
+    match part.type:
+        case "text":
+            return Inference(prompt=_prompt(content))
+        case "infer":
+            read = Reader(content, "an infer part")
+            schema = read.optional_mapping("output_schema")
+            return Inference(prompt=_prompt(read.any("prompt")), output_schema=schema, max_attempts=max_attempts)
+        case "tool_call":
+            read = Reader(content, "a tool_call part")
+            call_id = read.optional_text("call_id") or new_id()
+            return ToolRequest(tool=read.text("tool_name"), args=read.any("args", dict), call_id=call_id)
+        case _:
+            return None
+
+
+def _prompt(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"a prompt is a text, not {type(value).__name__}")
+    return value
+
+
+def _require_tools(agent: Agent, declared: Iterable[Any]) -> None:
+    """Every tool of a configuration has to be there again, with the schemas it had."""
+    for entry in declared:
+        read = Reader(entry, "a tool declaration")
+        name = read.text("name")
+        tool = agent.tools.get(name)
+        if tool is None:
+            raise ConfigurationError(f"tool {name!r} of this configuration has to be passed again with tools=[...]")
+        for field in ("input_schema", "output_schema"):
+            if canonical(getattr(tool, field)) != canonical(read.any(field, None)):
+                raise ConfigurationError(f"tool {name!r} has another {field} than this configuration declares")
+

@@ -1,0 +1,157 @@
+"""The handle of a started run: read it, await it, cancel it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from protolink._core.records import CancelRequested
+from protolink._runtime.driver import Driver
+from protolink._runtime.outcome import failure_of
+from protolink._runtime.principal import current_principal
+from protolink._runtime.views import Views
+from protolink.context import RunContext
+from protolink.events import RunEvent
+from protolink.evidence import ToolEvidence
+from protolink.handoff import RunHandoff
+from protolink.report import RunReport
+from protolink.task import Task
+
+if TYPE_CHECKING:
+    from protolink.agent import Agent
+
+__all__ = ["RunHandle", "RunResult"]
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class RunResult:
+    """How a run ended. `task` and `report` are built when they are first read."""
+
+    status: str
+    """A `TaskState` value: `completed`, `failed`, `canceled` or `input-required`."""
+
+    output: Any
+    """The last answer or tool result of a completed run; None otherwise."""
+
+    error: str | None
+    """Why a failed run failed."""
+
+    _views: Views
+
+    @property
+    def task(self) -> Task:
+        """The task with its outputs and receipts."""
+        return self._views.task
+
+    @property
+    def report(self) -> RunReport:
+        """Everything that can be seen of the run, as one value."""
+        return self._views.report
+
+    @property
+    def tool_evidence(self) -> tuple[ToolEvidence, ...]:
+        """One record per tool action."""
+        return self.report.tool_evidence
+
+    @property
+    def handoff(self) -> RunHandoff | None:
+        """Progress of a run that yielded; None for any other ending."""
+        return RunHandoff.from_task(self.task)
+
+    def __repr__(self) -> str:
+        return f"<RunResult {self.status} of run {self._views.run_id}>"
+
+
+class RunHandle:
+    """A run that was started. Any number of readers may come late, read slowly or leave early.
+
+    Leaving a reader does not cancel the run; `cancel` does. Made by `Agent.start_run`, never directly.
+    It belongs to the event loop that the run was started on.
+    """
+
+    __slots__ = ("_driver", "_views")
+
+    def __init__(self, driver: Driver, views: Views) -> None:
+        self._driver = driver
+        self._views = views
+
+    @classmethod
+    def start(cls, target: Agent, task: Task | str, **options: Any) -> RunHandle:
+        """Start `task` on an agent; the options are those of `Agent.start_run`."""
+        return target.start_run(task, **options)
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return self._driver.run_id
+
+    @property
+    def task(self) -> Task:
+        """The task as it stands now: a snapshot."""
+        return self._views.task
+
+    @property
+    def context(self) -> RunContext:
+        """The run's context: a copy."""
+        return self._views.context
+
+    @property
+    def report(self) -> RunReport:
+        """What was seen so far, as one value."""
+        return self._views.report
+
+    def events(self, after: int = 0) -> AsyncIterator[RunEvent]:
+        """Everything that can be seen behind place `after` of the list, then what comes, until the run ends.
+
+        The last event is the run's own final `task.status`. Raises `ValueError` for a negative place.
+        """
+        if isinstance(after, bool) or after < 0:
+            raise ValueError("after is the sequence number of an event that was seen, or 0")
+        return self._views.events(after)
+
+    def chunks(self) -> AsyncIterator[str]:
+        """Raw fragments of every reply in the tree. They can be actions in JSON, not only answers."""
+        return self._views.fragments()
+
+    def tool_evidence(self) -> AsyncIterator[ToolEvidence]:
+        """One record per tool action: those that were observed already, then new ones."""
+        return self._views.evidence()
+
+    async def result(self) -> RunResult:
+        """Await the end. Never raises for the run's own failure; `status` and `error` say what happened."""
+        await self._driver.wait()
+        finished = self._driver.run.finished
+        if finished is None:
+            raise RuntimeError(f"run {self.run_id!r} was left unfinished by its event loop")
+        error = None if finished.error is None else finished.error.message
+        policy = self._views.policy
+        if error is not None and policy is not None:
+            error = policy.text(error)
+        outputs = self._driver.run.outputs
+        output = outputs[-1] if finished.status == "completed" and outputs else None
+        return RunResult(finished.status, output, error, self._views)
+
+    async def cancel(self, reason: str = "canceled by the application") -> None:
+        """Ask the run to end and await that it has.
+
+        Code that is waiting is told at once; it gets half a second to clean up. A thread cannot be stopped
+        and keeps its slot, but its result comes too late. A run that has ended stays as it is.
+        """
+        if not isinstance(reason, str):
+            raise TypeError(f"a reason is a text, not {type(reason).__name__}")
+        self._driver.stop(CancelRequested(reason=reason, principal=current_principal()))
+        await self._driver.wait()
+
+    async def outcome(self) -> Any:
+        """Await the end and give the Python value of the output, or raise why there is none."""
+        await self._driver.wait()
+        failure = failure_of(self._driver, self._views)
+        if failure is not None:
+            raise failure
+        return self._driver.live_result
+
+    def __repr__(self) -> str:
+        finished = self._driver.run.finished
+        return f"<RunHandle {self.run_id} {finished.status if finished else 'running'}>"

@@ -1,0 +1,173 @@
+"""The model port: what a provider has to implement, and what it is given.
+
+A provider is one class with one method, `respond`. It is given an `LLMRequest`, hands over each piece of
+text as it arrives with `request.fragment(text)`, and returns the complete `LLMReply`. A provider that does
+not stream hands over nothing; the runtime then shows its text as a single fragment.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from protolink._core.records import ModelUsage
+from protolink.errors import ConfigurationError
+
+__all__ = ["LLM", "LLMReply", "LLMRequest", "ModelUsage", "Pricing", "ToolCall", "ToolDeclaration"]
+
+T = TypeVar("T")
+
+MAX_TOOL_CORRECTIONS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolDeclaration:
+    """One tool as the model is offered it."""
+
+    name: str
+    description: str
+    input_schema: Mapping[str, Any]
+    examples: Sequence[Any] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """One call in a provider's own format. `arguments` is what the provider gave, parsed or as text."""
+
+    name: str
+    arguments: Any
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LLMReply:
+    """A complete reply. With `calls` the text is what was said beside them."""
+
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    actions: Any = None
+    """Actions that are data already (a dictionary or a list), for a provider that parses JSON itself."""
+
+    usage: ModelUsage = field(default_factory=ModelUsage)
+    finish_reason: str | None = None
+    request_id: str | None = None
+    reasoning: str | None = None
+    attempts: int = 1
+    """Calls that were made for this reply, retries included; each is charged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """Money for a million tokens, in any one unit."""
+
+    input: float
+    output: float
+
+
+class Admission(Protocol):
+    """Runs a blocking function in one of the agent's worker threads, within its bound."""
+
+    def __call__(self, function: Callable[..., T], /, *args: Any) -> Awaitable[T]:
+        """Await the function's result without blocking the event loop."""
+        ...
+
+
+class LLMRequest:
+    """One model turn. `messages` is read-only for a provider; it starts after the system prompt."""
+
+    __slots__ = (
+        "_fragment",
+        "_stopped",
+        "in_thread",
+        "max_output_tokens",
+        "messages",
+        "native",
+        "output_schema",
+        "step",
+        "system_prompt",
+        "tools",
+    )
+
+    def __init__(
+        self,
+        *,
+        messages: Sequence[Mapping[str, Any]],
+        system_prompt: str,
+        tools: Sequence[ToolDeclaration],
+        native: bool,
+        step: int,
+        in_thread: Admission,
+        fragment: Callable[[str], None],
+        stopped: Callable[[], bool],
+        output_schema: Mapping[str, Any] | None = None,
+        max_output_tokens: int | None = None,
+    ) -> None:
+        self.messages = messages
+        self.system_prompt = system_prompt
+        self.tools = tools
+        self.native = native
+        self.step = step
+        self.in_thread = in_thread
+        self.output_schema = output_schema
+        self.max_output_tokens = max_output_tokens
+        self._fragment = fragment
+        self._stopped = stopped
+
+    def fragment(self, text: str) -> None:
+        """Show a piece of the reply to whoever reads the stream; also from the provider's worker thread.
+
+        Raises `ConnectionAbortedError` once the run no longer wants the reply, so that a provider that
+        reads a stream in a thread leaves it there and then.
+        """
+        if self._stopped():
+            raise ConnectionAbortedError("the run no longer waits for this reply")
+        if text:
+            self._fragment(text)
+
+
+class LLM(ABC):
+    """A model. One instance may serve many runs at once, unless its documentation says otherwise."""
+
+    provider: str = "custom"
+    model: str = ""
+    native_tools: bool = False
+    """Whether tools are offered in the provider's own format; otherwise as JSON actions."""
+
+    streaming: bool = False
+    pricing: Pricing | None = None
+    """Known prices; without them costs stay unknown."""
+
+    blocking: ClassVar[bool] = True
+    """Whether `respond` may block and so runs in a worker thread; set by whether it is a coroutine function."""
+
+    _max_tool_corrections: int = 2
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "blocking" not in cls.__dict__ and "respond" in cls.__dict__:
+            cls.blocking = not inspect.iscoroutinefunction(cls.respond)
+
+    @property
+    def max_tool_corrections(self) -> int:
+        """How many mistakes of one inference loop the model may correct: 0 to 10, two by default."""
+        return self._max_tool_corrections
+
+    @max_tool_corrections.setter
+    def max_tool_corrections(self, value: int) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_TOOL_CORRECTIONS:
+            raise ConfigurationError(f"max_tool_corrections is a whole number from 0 to {MAX_TOOL_CORRECTIONS}")
+        self._max_tool_corrections = value
+
+    @abstractmethod
+    def respond(self, request: LLMRequest) -> LLMReply | Awaitable[LLMReply]:
+        """Make one turn. A plain method runs in a worker thread, a coroutine on the event loop."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """What identifies the model in a configuration; no secrets."""
+        return {"provider": self.provider, "model": self.model, "max_tool_corrections": self.max_tool_corrections}
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.provider}:{self.model}>"
