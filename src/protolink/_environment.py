@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -55,7 +55,7 @@ def current_environment() -> Environment:
 
 
 @contextmanager
-def use_environment(environment: Environment) -> Iterator[Environment]:
+def use_environment(environment: Environment) -> Generator[Environment]:
     """Let everything that starts inside the block use `environment`; runs keep it until their end."""
     token = _current.set(environment)
     try:

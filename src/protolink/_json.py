@@ -24,7 +24,7 @@ from decimal import Decimal
 from enum import Enum
 from itertools import islice
 from pathlib import PurePath
-from typing import Any, NoReturn, TypeAlias, cast
+from typing import Any, NoReturn, TypeAlias, TypeGuard, cast
 from uuid import UUID
 
 from protolink._text import describe_error, encodable, type_name
@@ -42,6 +42,8 @@ __all__ = [
     "digest",
     "dumps",
     "freeze",
+    "is_list",
+    "is_mapping",
     "parse",
     "render",
     "require_json",
@@ -113,14 +115,14 @@ def render(value: object) -> tuple[JSON, bool]:
         return _render_foreign(value)
 
 
-def canonical(value: JSON) -> str:
+def canonical(value: object) -> str:
     """The one JSON text of a value: sorted keys, no spaces, no escapes that UTF-8 can do without."""
-    return _CANONICAL.encode(value)
+    return _canonical(value)
 
 
-def dumps(value: JSON) -> str:
+def dumps(value: object) -> str:
     """Compact strict JSON text, keys in their order. Raises `ValueError` for a number that is not finite."""
-    return _COMPACT.encode(value)
+    return _compact(value)
 
 
 def digest(text: str) -> str:
@@ -157,7 +159,7 @@ def parse(text: str, *, max_bytes: int = MAX_TEXT_BYTES, max_depth: int = MAX_DE
         raise JSONError("nested too deeply for the stack that is left") from None
     except ValueError:  # int() has a limit of its own, which an application may have lowered
         raise JSONError("an integer with too many digits") from None
-    if "\\u" in text and not _encodes(_COMPACT.encode(value)):
+    if "\\u" in text and not _encodes(_compact(value)):
         raise JSONError("an escape that is half of a character (a lone surrogate)")
     return value
 
@@ -192,13 +194,23 @@ def freeze(value: JSON) -> JSON:
     return value
 
 
-def thaw(value: JSON) -> JSON:
-    """A plain copy of a frozen or plain value that can be changed freely."""
-    if isinstance(value, dict):
+def thaw(value: Any) -> Any:
+    """A plain copy of a frozen or plain JSON value that can be changed freely."""
+    if is_mapping(value):
         return {key: thaw(item) for key, item in value.items()}
-    if isinstance(value, list):
+    if is_list(value):
         return [thaw(item) for item in value]
     return value
+
+
+def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
+    """Whether a JSON value is an object; narrows to what JSON objects are, which `isinstance` cannot say."""
+    return isinstance(value, Mapping)
+
+
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    """Whether a JSON value is a list."""
+    return isinstance(value, list)
 
 
 def _frozen(self: object, *args: Any, **kwargs: Any) -> NoReturn:
@@ -676,11 +688,27 @@ def _counted_int(text: str) -> int:
 
 _SCALARS: frozenset[type[Any]] = frozenset({str, int, float, bool, type(None)})
 
-# check_circular is off because values are rendered or parsed before they come here; it costs a third.
-_CANONICAL = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"), check_circular=False
-)
-_COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False)
+
+def _encoder(*, sort_keys: bool) -> Callable[[Any], str]:
+    """What writes JSON text with these settings.
+
+    `JSONEncoder.encode` builds its C encoder anew for every value, which costs more than a small value
+    itself, so it is built once here. The check for cycles is off because values are rendered or parsed
+    before they come here; it costs a third.
+    """
+    encoder = json.JSONEncoder(
+        ensure_ascii=False, allow_nan=False, sort_keys=sort_keys, separators=(",", ":"), check_circular=False
+    )
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:  # an interpreter without the C accelerator
+        return encoder.encode
+    write = make(None, encoder.default, json.encoder.encode_basestring, None, ":", ",", sort_keys, False, False)
+    join = "".join
+    return lambda value: join(write(value, 0))
+
+
+_canonical = _encoder(sort_keys=True)
+_compact = _encoder(sort_keys=False)
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite)
 # A hook for integers is slow; a text shorter than the limit cannot hold an integer longer than it.

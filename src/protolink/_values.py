@@ -8,9 +8,10 @@ value and the field, never its content.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from protolink._environment import current_environment, iso
+from protolink._json import is_mapping
 
 __all__ = ["REQUIRED", "Reader", "new_id", "now_text"]
 
@@ -103,7 +104,7 @@ class Reader:
         value = self._data.get(key)
         if value is None:
             return {}
-        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        if not is_mapping(value) or not all(isinstance(name, str) for name in value):
             raise self._complain(key, "a dictionary with text keys")
         return dict(value)
 
@@ -118,7 +119,7 @@ class Reader:
             return []
         if not isinstance(value, list | tuple):
             raise self._complain(key, "a list")
-        return list(value)
+        return list(cast("list[Any]", value))
 
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of texts; empty when absent."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self, cast
+from typing import Any, Protocol, Self
 
-from protolink._json import canonical, digest, freeze, require_json, thaw
+from protolink._json import canonical, digest, freeze, is_mapping, require_json, thaw
 from protolink._values import Reader, new_id, now_text
 from protolink.message import Artifact
 
@@ -34,7 +34,7 @@ class RunAction:
     """`tool.call`, `agent.call`, or an application's own word."""
 
     name: str
-    payload: Mapping[str, Any] = field(default_factory=dict)
+    payload: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What the executor will read, as JSON. Changing it is refused."""
 
     capabilities: frozenset[str] = frozenset()
@@ -42,7 +42,7 @@ class RunAction:
     """Previews for whoever decides; they are not part of the fingerprint."""
 
     description: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     action_id: str = field(default_factory=new_id)
     """Identifies this proposal everywhere; a tool can use it as its idempotency key."""
 
@@ -56,10 +56,10 @@ class RunAction:
         if isinstance(self.capabilities, str) or not all(isinstance(word, str) and word for word in self.capabilities):
             raise ValueError("an action's capabilities are a collection of non-empty texts")
         for name in ("payload", "metadata"):
-            value = getattr(self, name)
-            if not isinstance(value, Mapping):
-                raise TypeError(f"an action's {name} is a mapping, not {type(value).__name__}")
-            object.__setattr__(self, name, freeze(require_json(dict(value), name)))
+            content: object = getattr(self, name)
+            if not is_mapping(content):
+                raise TypeError(f"an action's {name} is a mapping, not {type(content).__name__}")
+            object.__setattr__(self, name, freeze(require_json(dict(content), name)))
         object.__setattr__(self, "capabilities", frozenset(self.capabilities))
         object.__setattr__(self, "artifacts", tuple(self.artifacts))
 
@@ -85,11 +85,11 @@ class RunAction:
         return {
             "kind": self.kind,
             "name": self.name,
-            "payload": thaw(cast("Any", self.payload)),
+            "payload": thaw(self.payload),
             "capabilities": sorted(self.capabilities),
             "artifacts": [artifact.to_dict() for artifact in self.artifacts],
             "description": self.description,
-            "metadata": thaw(cast("Any", self.metadata)),
+            "metadata": thaw(self.metadata),
             "action_id": self.action_id,
             "created_at": self.created_at,
         }

@@ -10,17 +10,18 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast, overload
 
 from protolink._callables import is_async
-from protolink._core.records import CancelRequested, Inference, RunStarted, ToolRequest, Work
+from protolink._core.records import CancelRequested, RunStarted
 from protolink._environment import current_environment
-from protolink._json import canonical, render
+from protolink._json import canonical
 from protolink._runtime.configuration import Configuration, LLMFactory
 from protolink._runtime.driver import Driver
 from protolink._runtime.journal import Journal
 from protolink._runtime.perform.approval import decision_of
 from protolink._runtime.principal import current_principal
+from protolink._runtime.request import Request, request_for, tool_request
 from protolink._runtime.threads import Workers
 from protolink._runtime.views import Views
-from protolink._values import Reader, new_id, now_text
+from protolink._values import Reader, now_text
 from protolink.action import RunAction
 from protolink.card import AgentCard
 from protolink.context import RunBudget, RunContext
@@ -29,7 +30,7 @@ from protolink.handle import RunHandle
 from protolink.hooks import AgentHooks
 from protolink.llms.create import create_llm
 from protolink.llms.port import LLM
-from protolink.message import Message, Part
+from protolink.message import Message
 from protolink.policy.approvals import ApprovalDecision, ApprovalHandler, ApprovalRequest
 from protolink.policy.policies import CapabilityPolicy, Policy, PolicyDecision, PolicyEffect, decide_all
 from protolink.redaction import RedactionPolicy
@@ -120,7 +121,8 @@ class Agent:
         self._llm = _model(llm)
         self._llm_factory = llm_factory
         self._system_prompt = system_prompt
-        self._sync_execution = check_sync_execution(sync_execution, f"agent {self.name!r}") or "inline"
+        mode = check_sync_execution(sync_execution, f"agent {self.name!r}")
+        self._sync_execution: SyncExecution = "inline" if mode is None else mode
         self._max_sync_workers = max_sync_workers
         self._expose_tool_results = bool(expose_tool_results)
         self._policies = _policies(policy)
@@ -254,8 +256,8 @@ class Agent:
         variables and the private request values of this moment. Raises `RuntimeError` without a running
         loop, and `ValueError` for a request that contradicts itself.
         """
-        driver = self._driver(prompt_or_task, session_id, budget, context)
-        return self._launch(driver, redaction_policy)
+        request = request_for(prompt_or_task, session_id=session_id, budget=budget, context=context)
+        return self._launch(self._driver(request), redaction_policy)
 
     def _launch(self, driver: Driver, redaction_policy: RedactionPolicy | None = None) -> RunHandle:
         self._live[driver.run_id] = driver
@@ -263,33 +265,24 @@ class Agent:
         driver.task = asyncio.get_running_loop().create_task(driver.drive(), name=f"protolink run {driver.run_id}")
         return RunHandle(driver, Views(driver.journal, driver.run_id, redaction_policy))
 
-    def _driver(
-        self,
-        work: str | Task | Message,
-        session_id: str | None,
-        budget: RunBudget | None,
-        context: RunContext | None,
-        max_attempts: int = 1,
-    ) -> Driver:
+    def _driver(self, request: Request) -> Driver:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             raise RuntimeError("a run needs a running event loop; in a script use agent.sync") from None
-        task = _task(work)
-        merged = merged_context(_context(task, context), session_id, budget)
-        if merged.run_id in self._live:
-            raise ConfigurationError(f"run {merged.run_id!r} is already running")
+        context = request.context
+        if context.run_id in self._live:
+            raise ConfigurationError(f"run {context.run_id!r} is already running")
         environment = current_environment()
-        driver = Driver(self.configuration(), merged, Journal(merged.run_id, environment), environment)
-        stored, _ = render(task.to_dict())
+        driver = Driver(self.configuration(), context, Journal(context.run_id, environment), environment)
         driver.start(
             RunStarted(
-                task=cast("dict[str, Any]", stored),
+                task=request.task,
                 agent_name=self.name,
-                work=_work(task, max_attempts),
-                context=merged.to_dict(),
+                work=request.work,
+                context=context.to_dict(),
                 principal=current_principal(),
-                conversation=self._conversation(merged.session_id),
+                conversation=self._conversation(context.session_id),
             )
         )
         return driver
@@ -340,14 +333,12 @@ class Agent:
         if part_type == "tool_call":
             if tool_name is None:
                 raise ValueError("part_type='tool_call' needs tool_name=")
-            work: str | Task | Message = Task(messages=[_tool_message(tool_name, tool_args or {})])
+            request = tool_request(tool_name, tool_args or {}, merged_context(context, session_id, budget))
         elif part_type == "infer":
-            work = message
+            request = request_for(message, session_id=session_id, budget=budget, context=context)
         else:
             raise ValueError(f"part_type is 'infer' or 'tool_call', not {part_type!r}")
-        return await self._to_the_end(
-            self.start_run(work, session_id=session_id, budget=budget, context=context)
-        )
+        return await self._to_the_end(self._launch(self._driver(request)))
 
     async def invoke_typed(
         self,
@@ -368,7 +359,7 @@ class Agent:
             raise ValueError("max_attempts is a positive whole number")
         schema, validate = answer_validator(response_model)
         task = Task.create_infer(message, output_schema=schema, session_id=session_id, budget=budget, context=context)
-        driver = self._driver(task, None, None, None, max_attempts)
+        driver = self._driver(request_for(task, max_attempts=max_attempts))
         driver.validator = validate
         return cast("T", await self._to_the_end(self._launch(driver)))
 
@@ -391,12 +382,12 @@ class Agent:
         `ToolRejectedError` for arguments that do not fit or that the tool refuses, and otherwise as
         `invoke` does.
         """
-        return await self._to_the_end(self.start_run(Task(messages=[_tool_message(name, arguments)])))
+        return await self._to_the_end(self._launch(self._driver(tool_request(name, arguments))))
 
     async def call_tool_in_context(self, name: str, context: RunContext, /, **arguments: Any) -> Any:
         """Run one declared tool on behalf of `context`: its session, permissions and limits under a child's run id."""
-        task = Task(messages=[_tool_message(name, arguments)])
-        return await self._to_the_end(self.start_run(task, context=context.child(self.name)))
+        request = tool_request(name, arguments, context.child(self.name))
+        return await self._to_the_end(self._launch(self._driver(request)))
 
     async def cancel_task(self, task_id: str, reason: str = "canceled by the application") -> bool:
         """Cancel the live run of a task or run id and await its end. False where none is live here."""
@@ -545,7 +536,9 @@ def _model_from(stored: Mapping[str, Any] | None) -> LLM | None:
     try:
         llm = create_llm(f"{stored.get('provider')}:{stored.get('model')}")
     except ConfigurationError as error:
-        raise ConfigurationError(f"the model of this configuration has to be passed again with llm=: {error}") from error
+        raise ConfigurationError(
+            f"the model of this configuration has to be passed again with llm=: {error}"
+        ) from error
     llm.max_tool_corrections = stored.get("max_tool_corrections", llm.max_tool_corrections)
     return llm
 
@@ -575,71 +568,6 @@ def _state(state: Iterable[str] | None) -> tuple[str, ...]:
     return listed
 
 
-def _tool_message(name: str, arguments: Mapping[str, Any]) -> Message:
-    content = {"tool_name": name, "args": dict(arguments), "call_id": new_id()}
-    return Message(parts=[Part("tool_call", content)])
-
-
-def _task(work: str | Task | Message) -> Task:
-    if isinstance(work, Task):
-        return work
-    if isinstance(work, Message):
-        return Task(messages=[work])
-    if isinstance(work, str):
-        return Task(messages=[Message(parts=[Part("infer", {"prompt": work})])])
-    raise TypeError(f"a run starts from a prompt, a message or a task, not {type(work).__name__}")
-
-
-def _context(task: Task, context: RunContext | None) -> RunContext | None:
-    """The given context, else the one that the task carries. Both together have to be of one run."""
-    if "run_context" not in task.metadata:
-        return context
-    carried = RunContext.from_task(task)
-    if context is not None and context.run_id != carried.run_id:
-        raise ValueError("the task carries the context of another run; give the context once")
-    return context or carried
-
-
-def _work(task: Task, max_attempts: int) -> tuple[Work, ...]:
-    """What the messages of a user ask for, in order. Raises `ValueError` where they ask for nothing."""
-    if task.is_terminal:
-        raise ValueError(f"task {task.id!r} is {task.state.value}; a task runs once")
-    work: list[Work] = []
-    for message in task.messages:
-        if message.role == "agent":
-            continue
-        for part in message.parts:
-            asked = _asked(part, max_attempts)
-            if asked is not None:
-                work.append(asked)
-    if not work:
-        raise ValueError(f"task {task.id!r} asks for nothing: it has no text, infer or tool_call part")
-    return tuple(work)
-
-
-def _asked(part: Part, max_attempts: int) -> Work | None:
-    content: Any = part.content
-    match part.type:
-        case "text":
-            return Inference(prompt=_prompt(content))
-        case "infer":
-            read = Reader(content, "an infer part")
-            schema = read.optional_mapping("output_schema")
-            return Inference(prompt=_prompt(read.any("prompt")), output_schema=schema, max_attempts=max_attempts)
-        case "tool_call":
-            read = Reader(content, "a tool_call part")
-            call_id = read.optional_text("call_id") or new_id()
-            return ToolRequest(tool=read.text("tool_name"), args=read.any("args", dict), call_id=call_id)
-        case _:
-            return None
-
-
-def _prompt(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"a prompt is a text, not {type(value).__name__}")
-    return value
-
-
 def _require_tools(agent: Agent, declared: Iterable[Any]) -> None:
     """Every tool of a configuration has to be there again, with the schemas it had."""
     for entry in declared:
@@ -651,4 +579,3 @@ def _require_tools(agent: Agent, declared: Iterable[Any]) -> None:
         for field in ("input_schema", "output_schema"):
             if canonical(getattr(tool, field)) != canonical(read.any(field, None)):
                 raise ConfigurationError(f"tool {name!r} has another {field} than this configuration declares")
-

@@ -22,7 +22,7 @@ class AgentCard:
     skills: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """Declared tools: `name`, `description`, `tags` and `examples` of each."""
 
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():

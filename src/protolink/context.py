@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from protolink._json import require_json
 from protolink._values import Reader, new_id, now_text
@@ -45,20 +45,22 @@ class RunBudget:
     max_output_tokens: int | None = None
     """Tokens received from models; estimates count where a provider reports nothing."""
 
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     """The application's own notes, as JSON."""
 
     max_cost: float | None = None
     """Money, in the unit of the models' prices. Needs models whose price is known."""
 
-    max_calls: dict[str, int] = field(default_factory=dict)
+    max_calls: dict[str, int] = field(default_factory=dict[str, int])
     """Executions allowed per tool name."""
 
     def __post_init__(self) -> None:
-        for name in ("max_steps", "max_llm_calls", "max_tool_calls", "max_input_tokens", "max_output_tokens"):
-            _check_limit(name, getattr(self, name), whole=True)
-        for name in ("max_runtime_seconds", "max_cost"):
-            _check_limit(name, getattr(self, name), whole=False)
+        for name in _WHOLE_LIMITS:
+            if (value := getattr(self, name)) is not None:
+                _check_limit(name, value, whole=True)
+        for name in _OTHER_LIMITS:
+            if (value := getattr(self, name)) is not None:
+                _check_limit(name, value, whole=False)
         if not isinstance(self.max_calls, Mapping):
             raise ValueError("max_calls maps tool names to numbers of calls")
         for tool, limit in self.max_calls.items():
@@ -68,7 +70,17 @@ class RunBudget:
 
     def to_dict(self) -> dict[str, Any]:
         """Every limit by its name."""
-        return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
+        return {
+            "max_steps": self.max_steps,
+            "max_llm_calls": self.max_llm_calls,
+            "max_tool_calls": self.max_tool_calls,
+            "max_runtime_seconds": self.max_runtime_seconds,
+            "max_input_tokens": self.max_input_tokens,
+            "max_output_tokens": self.max_output_tokens,
+            "metadata": dict(self.metadata),
+            "max_cost": self.max_cost,
+            "max_calls": dict(self.max_calls),
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -87,13 +99,11 @@ class RunBudget:
         )
 
 
-def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else value
+_WHOLE_LIMITS: Final = ("max_steps", "max_llm_calls", "max_tool_calls", "max_input_tokens", "max_output_tokens")
+_OTHER_LIMITS: Final = ("max_runtime_seconds", "max_cost")
 
 
 def _check_limit(name: str, value: object, *, whole: bool) -> None:
-    if value is None:
-        return
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
         raise ValueError(f"{name} must be {'a whole number' if whole else 'a number'}, not {type(value).__name__}")
     if not math.isfinite(value) or value < 0:
@@ -110,12 +120,20 @@ class BudgetUsage:
     input_tokens: int = 0
     output_tokens: int = 0
     runtime_seconds: float = 0.0
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     """`cost` where every price was known, and `estimated_tokens: True` where a count was estimated."""
 
     def to_dict(self) -> dict[str, Any]:
         """Every counter by its name."""
-        return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
+        return {
+            "steps": self.steps,
+            "llm_calls": self.llm_calls,
+            "tool_calls": self.tool_calls,
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "runtime_seconds": self.runtime_seconds,
+            "metadata": dict(self.metadata),
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -148,16 +166,16 @@ class RunContext:
     trace_id: str | None = None
     workspace_uri: str | None = None
     parent_run_id: str | None = None
-    agent_chain: list[str] = field(default_factory=list)
+    agent_chain: list[str] = field(default_factory=list[str])
     """Names of the agents above this run, outermost first."""
 
-    permissions: dict[str, Any] = field(default_factory=dict)
+    permissions: dict[str, Any] = field(default_factory=dict[str, Any])
     """Effect by capability, as `CapabilityPolicy` understands it; it can only narrow."""
 
     budget: RunBudget = field(default_factory=RunBudget)
     canceled: bool = False
     cancel_reason: str | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     created_at: str = field(default_factory=now_text)
 
     def __post_init__(self) -> None:
@@ -197,11 +215,11 @@ class RunContext:
             "workspace_uri": self.workspace_uri,
             "parent_run_id": self.parent_run_id,
             "agent_chain": list(self.agent_chain),
-            "permissions": require_json(self.permissions, "permissions"),
+            "permissions": require_json(self.permissions, "permissions") if self.permissions else {},
             "budget": self.budget.to_dict(),
             "canceled": self.canceled,
             "cancel_reason": self.cancel_reason,
-            "metadata": require_json(self.metadata, "metadata"),
+            "metadata": require_json(self.metadata, "metadata") if self.metadata else {},
             "created_at": self.created_at,
         }
 
@@ -241,7 +259,7 @@ _scope: ContextVar[_Scope] = ContextVar("protolink_request_scope", default=_EMPT
 
 
 @contextmanager
-def request_context(values: Mapping[str, Any], *, inherit: Iterable[str] = ()) -> Iterator[Mapping[str, Any]]:
+def request_context(values: Mapping[str, Any], *, inherit: Iterable[str] = ()) -> Generator[Mapping[str, Any]]:
     """Make private Python values readable by the tools, factories and hooks of runs started inside.
 
     The mapping is copied and read-only; nested values are the application's own objects. Only the keys

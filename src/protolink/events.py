@@ -43,11 +43,11 @@ class RunEvent:
     summary: str = ""
     """One line for people; machines read the payload."""
 
-    payload: dict[str, Any] = field(default_factory=dict)
+    payload: dict[str, Any] = field(default_factory=dict[str, Any])
     final: bool = False
     """Whether the reader's own run attempt ends with this event."""
 
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     event_id: str = field(default_factory=new_id)
     """The same for every reader and every replay."""
 

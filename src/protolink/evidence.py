@@ -93,7 +93,7 @@ class EvidenceFold:
             self._started.setdefault(action_id, event.timestamp)
             return None
         outcome = _OUTCOMES.get(event.type)
-        details = event.payload.get("metadata") or {}
+        details: dict[str, Any] = event.payload.get("metadata") or {}
         if outcome is None or details.get("action_kind") != "tool.call":
             return None
         self._ended.add(action_id)

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from protolink._values import Reader
 from protolink.context import BudgetUsage
+from protolink.interruption import RunInterruption
 from protolink.task import Task
 
 __all__ = ["RunHandoff"]
@@ -35,10 +36,10 @@ class RunHandoff:
     @classmethod
     def from_task(cls, task: Task) -> Self | None:
         """The handoff of a task that yielded; None for any other task."""
-        interruption = task.metadata.get("interruption")
-        if not isinstance(interruption, Mapping) or interruption.get("kind") != "yield":
+        interruption = RunInterruption.from_task(task)
+        if interruption is None or interruption.kind != "yield":
             return None
-        return cls.from_dict(interruption.get("request") or {})
+        return cls.from_dict(interruption.request or {})
 
     def to_dict(self) -> dict[str, Any]:
         """Every field by its name, as JSON."""

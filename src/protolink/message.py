@@ -89,7 +89,7 @@ class Artifact:
 
     id: str = field(default_factory=new_id)
     parts: list[Part] = field(default_factory=list[Part])
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     timestamp: str = field(default_factory=now_text)
     kind: str = "result"
     """`result`, or `action_result` and `action_rejection` for receipts."""

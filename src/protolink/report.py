@@ -33,9 +33,9 @@ class RunReport:
 
     approvals: tuple[dict[str, Any], ...] = ()
     artifacts: tuple[Artifact, ...] = ()
-    metrics: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict[str, Any])
     final_task: Task | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     created_at: str = field(default_factory=now_text)
     validations: tuple[dict[str, Any], ...] = ()
 
@@ -131,7 +131,7 @@ def _actions(events: Iterable[RunEvent]) -> tuple[dict[str, Any], ...]:
     for event in events:
         if event.action_id is None or not event.type.startswith("action."):
             continue
-        details = event.payload.get("metadata") or {}
+        details = _details(event)
         entry = found.setdefault(
             event.action_id,
             {
@@ -152,7 +152,7 @@ def _metrics(events: Iterable[RunEvent]) -> dict[str, Any]:
     for event in events:
         if event.type == "llm.call.completed":
             metrics["llm_calls"] += 1
-            metrics["budget"] = (event.payload.get("metadata") or {}).get("budget")
+            metrics["budget"] = _details(event).get("budget")
         elif event.type in ("action.completed", "action.failed", "action.rejected"):
             metrics[f"actions_{event.type.removeprefix('action.')}"] += 1
     return metrics

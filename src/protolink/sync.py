@@ -63,9 +63,7 @@ class SyncAgent:
         context: RunContext | None = None,
     ) -> Any:
         """`Agent.invoke`, blocking."""
-        work = self._agent.invoke(
-            message, part_type, tool_name, tool_args, session_id, budget=budget, context=context
-        )
+        work = self._agent.invoke(message, part_type, tool_name, tool_args, session_id, budget=budget, context=context)
         return _run("invoke", work)
 
     def invoke_typed(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Self
 
-from protolink._json import require_json
+from protolink._json import is_mapping, require_json
 from protolink._values import Reader, new_id, now_text
 from protolink.context import RunBudget, RunContext
 from protolink.errors import TaskExecutionError
@@ -43,8 +43,8 @@ class Task:
     state: TaskState = TaskState.SUBMITTED
     messages: list[Message] = field(default_factory=list[Message])
     artifacts: list[Artifact] = field(default_factory=list[Artifact])
-    metadata: dict[str, Any] = field(default_factory=dict)
-    flow_state: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    flow_state: dict[str, Any] = field(default_factory=dict[str, Any])
     created_at: str = field(default_factory=now_text)
 
     @classmethod
@@ -109,9 +109,7 @@ class Task:
             content["metadata"] = require_json(dict(metadata), "metadata")
         return Part("infer", content)
 
-    def _with_context(
-        self, session_id: str | None, budget: RunBudget | None, context: RunContext | None
-    ) -> Self:
+    def _with_context(self, session_id: str | None, budget: RunBudget | None, context: RunContext | None) -> Self:
         if context is None and session_id is None and budget is None:
             context = RunContext()
         merged_context(context, session_id, budget).attach_to_task(self)
@@ -128,7 +126,7 @@ class Task:
             for part in reversed(message.parts):
                 if part.type == "infer_output":
                     return part.content
-                if part.type == "tool_output" and isinstance(part.content, Mapping):
+                if part.type == "tool_output" and is_mapping(part.content):
                     return part.content.get("result")
         return default
 
@@ -136,8 +134,10 @@ class Task:
         """Give the task back, unless it failed or was canceled: then raise `TaskExecutionError`."""
         if self.state in (TaskState.FAILED, TaskState.CANCELED):
             error = self.metadata.get("error")
-            reason = error.get("message") if isinstance(error, Mapping) else self.metadata.get("cancel_reason")
-            raise TaskExecutionError(f"task {self.id!r} is {self.state.value}: {reason or 'no reason given'}", task=self)
+            reason = error.get("message") if is_mapping(error) else self.metadata.get("cancel_reason")
+            raise TaskExecutionError(
+                f"task {self.id!r} is {self.state.value}: {reason or 'no reason given'}", task=self
+            )
         return self
 
     def start(self) -> Self:

@@ -110,9 +110,7 @@ def tool_calls_left(counters: Counters, budget: RunBudget, tool: str) -> tuple[i
     if budget.max_tool_calls is not None:
         left = budget.max_tool_calls - counters.tool_calls
         if left <= 0:
-            return 0, BudgetExceeded(
-                limit="max_tool_calls", allowed=budget.max_tool_calls, used=counters.tool_calls
-            )
+            return 0, BudgetExceeded(limit="max_tool_calls", allowed=budget.max_tool_calls, used=counters.tool_calls)
     if tool in budget.max_calls:
         used = counters.calls.get(tool, 0)
         of_tool = budget.max_calls[tool] - used

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from protolink._core.records import ActionObserved, CancelRequested, ModelAsked, Record, Usage
 from protolink._core.state import ActionState
@@ -54,6 +55,9 @@ class Fragment:
     step: int
 
 
+_PRIVATE: Final = frozenset({ActionObserved, CancelRequested})
+
+
 def is_public(record: Record) -> bool:
     """Whether an application sees an event for this record."""
-    return not isinstance(record, ActionObserved | CancelRequested)
+    return type(record) not in _PRIVATE

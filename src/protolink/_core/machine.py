@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from protolink._core.budget import model_call_limit, tool_calls_left
 from protolink._core.records import BudgetExceeded, ErrorInfo, Inference, RunFinished
-from protolink._core.state import ActionState, RunState, TreeState, call_key
-from protolink._json import canonical
+from protolink._core.state import ActionState, RunState, TreeState
 
 __all__ = [
     "Answer",
@@ -114,9 +113,7 @@ class Finish:
     record: RunFinished
 
 
-Command = (
-    AskModel | Prepare | Judge | Ask | Deny | Execute | Repeat | Observe | CloseActions | Answer | Fail | Finish
-)
+Command = AskModel | Prepare | Judge | Ask | Deny | Execute | Repeat | Observe | CloseActions | Answer | Fail | Finish
 
 
 def decide(tree: TreeState, run: RunState) -> Command | None:
@@ -221,8 +218,5 @@ def _next_execution(tree: TreeState, run: RunState, ready: list[str]) -> Command
 
 def _success_of(run: RunState, action: ActionState) -> str | None:
     """The completed call that `action` would repeat, or None where it may run."""
-    prepared = action.prepared
-    if prepared is None or prepared.read_only or prepared.repeatable or not run.succeeded:
-        return None
-    found = run.succeeded.get(call_key(prepared.tool, canonical(prepared.arguments)))
+    found = None if action.call_key is None else run.succeeded.get(action.call_key)
     return None if found is None else found[0]

@@ -6,7 +6,7 @@ action stays a text, for only replies of the model are ever read as actions.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from protolink._core.records import (
     ActionCanceled,
@@ -38,7 +38,7 @@ def question_message(work: Inference) -> Message:
     """The prompt, with the schema of the answer where one is asked for."""
     if work.output_schema is None:
         return {"role": "user", "content": work.prompt}
-    schema = dumps(cast("Any", work.output_schema))
+    schema = dumps(work.output_schema)
     return {"role": "user", "content": f"{work.prompt}\n\nAnswer with JSON that fits this schema: {schema}"}
 
 
@@ -88,7 +88,7 @@ def tool_message(action: ActionState, succeeded: Mapping[str, tuple[str, Any]]) 
             content["result"] = result if action.observed_is_unset else action.observed
         case ActionRepeated(arguments=arguments, repeat_of=repeat_of):
             # The call key of state.call_key; importing it here would close a circle for one line.
-            _, observed = succeeded.get(f"{action.proposal.tool} {canonical(cast('Any', arguments))}", ("", None))
+            _, observed = succeeded.get(f"{action.proposal.tool} {canonical(arguments)}", ("", None))
             content["result"] = observed
             content["repeated"] = True
             content["note"] = f"This identical call had already succeeded as {repeat_of}; it was not executed again."

@@ -7,7 +7,7 @@ never renamed, never given another meaning. Everything that an application can s
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, dataclass_transform
 
 __all__ = [
     "ActionCanceled",
@@ -45,7 +45,20 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def record(cls: type[T]) -> type[T]:
+    """Make a class a record: keyword-only, slotted, compared by value, and frozen for the type checkers.
+
+    It is not frozen at run time, because a frozen dataclass sets each field by a call of its own and a tool
+    step makes a dozen of them. Records never leave the package, and both checkers refuse to change one.
+    """
+    return dataclass(slots=True, kw_only=True)(cls)
+
+
+@record
 class ErrorInfo:
     """Why something failed, as data."""
 
@@ -57,7 +70,7 @@ class ErrorInfo:
     """The name of the exception's class, where there was one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Inference:
     """Work: answer a prompt."""
 
@@ -67,7 +80,7 @@ class Inference:
     """How many answers may be tried against the schema."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ToolRequest:
     """Work: run one declared tool, as the application asks."""
 
@@ -79,7 +92,7 @@ class ToolRequest:
 Work = Inference | ToolRequest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Proposal:
     """One action that somebody asks for; its arguments are not validated yet."""
 
@@ -104,7 +117,7 @@ class Proposal:
         return self.agent or self.tool or ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ModelUsage:
     """What one model call consumed. None is unknown, never zero."""
 
@@ -119,7 +132,7 @@ class ModelUsage:
     estimated: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RunStarted:
     """A run exists: what was asked, by whom, within which limits."""
 
@@ -146,7 +159,7 @@ class RunStarted:
         return str(self.task["id"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ModelAsked:
     """A model turn was reserved and is about to be made."""
 
@@ -161,7 +174,7 @@ class ModelAsked:
     estimated_input_tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ModelReplied:
     """The model's complete reply, as it came and as it was understood.
 
@@ -182,14 +195,14 @@ class ModelReplied:
     reasoning: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ModelFailed:
     """The provider, or the factory that should have given one, failed; no action was entered."""
 
     error: ErrorInfo
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ReplyRefused:
     """A reply cannot be used and the model is told why."""
 
@@ -198,7 +211,7 @@ class ReplyRefused:
     """Whether a final answer failed its schema, as opposed to a malformed action."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ActionPrepared:
     """A proposal became the exact operation that everything after this refers to."""
 
@@ -215,7 +228,7 @@ class ActionPrepared:
     capabilities: tuple[str, ...]
     fingerprint: str
     description: str = ""
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     artifacts: tuple[dict[str, Any], ...] = ()
     read_only: bool = False
     repeatable: bool = False
@@ -226,7 +239,7 @@ class ActionPrepared:
     """Whether hooks see the result before the model does."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ActionRejected:
     """A request was refused in a way that the model can correct; nothing changed."""
 
@@ -242,7 +255,7 @@ class ActionRejected:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ActionJudged:
     """The policies spoke: allow, deny, or ask."""
 
@@ -253,7 +266,7 @@ class ActionJudged:
     matched_capabilities: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ApprovalAsked:
     """Somebody is being asked about exactly this action."""
 
@@ -261,7 +274,7 @@ class ApprovalAsked:
     request_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ApprovalAnswered:
     """An answer to one request; it is used once."""
 
@@ -272,7 +285,7 @@ class ApprovalAnswered:
     decided_by: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ActionDenied:
     """A policy or a person said no; the action was not executed."""
 
@@ -281,14 +294,14 @@ class ActionDenied:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ActionStarted:
     """An authorized action was reserved in the budget and is about to be entered."""
 
     action_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ActionCompleted:
     """An entered action returned."""
 
@@ -302,7 +315,7 @@ class ActionCompleted:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ActionObserved:
     """The hooks have seen a result on its way to the model; the result itself stands."""
 
@@ -312,7 +325,7 @@ class ActionObserved:
     """What the model sees instead, where a hook changed it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ActionRepeated:
     """The identical call had succeeded before in this run; its observation is given again."""
 
@@ -321,7 +334,7 @@ class ActionRepeated:
     arguments: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ActionFailed:
     """An action's code raised."""
 
@@ -333,7 +346,7 @@ class ActionFailed:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ActionCanceled:
     """An action was given up: before its start, or while it ran."""
 
@@ -344,7 +357,7 @@ class ActionCanceled:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ActionUncertain:
     """An entered action ended without anybody knowing whether its effect happened."""
 
@@ -353,7 +366,7 @@ class ActionUncertain:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ProgressReported:
     """A running tool said something about its work."""
 
@@ -362,14 +375,14 @@ class ProgressReported:
     payload: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class AnswerGiven:
     """The answer to an inference, after the hooks."""
 
     content: Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CancelRequested:
     """Somebody asked for the run to end."""
 
@@ -377,7 +390,7 @@ class CancelRequested:
     principal: str = "local"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BudgetExceeded:
     """The next piece of work would break a hard limit, or a deadline passed."""
 
@@ -386,14 +399,14 @@ class BudgetExceeded:
     used: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RunFailed:
     """The run cannot go on for a reason that is no action's."""
 
     error: ErrorInfo
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RunFinished:
     """The run's end; nothing follows."""
 

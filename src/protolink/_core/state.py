@@ -90,6 +90,8 @@ class ActionState:
     """Which correction of the run a rejection was."""
 
     corrections_allowed: int = 0
+    call_key: str | None = None
+    """What identical calls share; None for an action that may be repeated."""
 
     @property
     def is_open(self) -> bool:
@@ -191,6 +193,8 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
         case ActionPrepared():
             action = _action(run, record.action_id, "proposed")
             action.prepared, action.stage = record, "prepared"
+            if not (record.read_only or record.repeatable):
+                action.call_key = call_key(record.tool, canonical(record.arguments))
         case ActionJudged():
             action = _action(run, record.action_id, "prepared")
             action.judged = record
@@ -268,8 +272,13 @@ def _budget_message(record: BudgetExceeded) -> str:
     return f"the run's {record.limit} of {record.allowed:g} is reached"
 
 
+_NO_LIMITS: Final = RunBudget()
+_NO_LIMITS_STORED: Final = _NO_LIMITS.to_dict()
+
+
 def _started(run_id: str, record: RunStarted) -> RunState:
-    run = RunState(run_id, record, RunBudget.from_dict(record.context.get("budget") or {}))
+    budget = record.context.get("budget")
+    run = RunState(run_id, record, _NO_LIMITS if budget == _NO_LIMITS_STORED else RunBudget.from_dict(budget or {}))
     for message in record.conversation:
         run.remember(message)
     _begin_work(run)
@@ -426,9 +435,8 @@ def _completed(run: RunState, action: ActionState, record: ActionCompleted) -> N
 
 def _keep_success(run: RunState, action: ActionState, action_id: str, result: Any) -> None:
     """Remember a call that must not happen twice, with what the model sees of it."""
-    prepared = action.prepared
-    if prepared is not None and not (prepared.read_only or prepared.repeatable):
-        run.succeeded[call_key(prepared.tool, canonical(prepared.arguments))] = (action_id, result)
+    if action.call_key is not None:
+        run.succeeded[action.call_key] = (action_id, result)
 
 
 def _observed(run: RunState, record: ActionObserved) -> None:

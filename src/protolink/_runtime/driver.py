@@ -110,9 +110,9 @@ class Driver:
         self.journal.note(self.run_id, record)
         self.run = self.journal.tree.runs[self.run_id]
 
-    async def append(self, *records: Record) -> None:
+    def append(self, *records: Record) -> Awaitable[None]:
         """Add records of this run to the list."""
-        await self.journal.append(self.run_id, *records)
+        return self.journal.append(self.run_id, *records)
 
     @property
     def elapsed_seconds(self) -> float:

@@ -25,7 +25,17 @@ FRAGMENTS_BEHIND = 256
 class Journal:
     """The list of one tree of runs, in memory. It belongs to one event loop."""
 
-    __slots__ = ("_counts", "_environment", "_number", "_sequence", "_waiters", "closed", "entries", "identities", "tree")
+    __slots__ = (
+        "_counts",
+        "_environment",
+        "_number",
+        "_sequence",
+        "_waiters",
+        "closed",
+        "entries",
+        "identities",
+        "tree",
+    )
 
     def __init__(self, root_id: str, environment: Environment) -> None:
         self.tree = TreeState(root_id)
@@ -72,11 +82,11 @@ class Journal:
         entry = Entry(
             self._number, run_id, self._environment.now(), record, self._sequence, count, public, run.steps, action
         )
-        if isinstance(record, ModelReplied):
+        if type(record) is ModelReplied:
             entry.asked = asked
             entry.usage = tree.counters.snapshot()
         self.entries.append(entry)
-        if isinstance(record, RunFinished) and run_id == tree.root_id:
+        if type(record) is RunFinished and run_id == tree.root_id:
             self.closed = True
 
     def fragment(self, run_id: str, text: str) -> None:
@@ -99,9 +109,9 @@ class Journal:
     def action(self, action_id: str) -> ActionState | None:
         """What the list says of an action."""
         for entry in self.entries:
-            if isinstance(entry, Entry) and entry.action is not None:
-                if entry.action.proposal.action_id == action_id:
-                    return entry.action
+            action = entry.action if isinstance(entry, Entry) else None
+            if action is not None and action.proposal.action_id == action_id:
+                return action
         return None
 
     async def follow(self, after: int = 0) -> AsyncIterator[Entry | Fragment]:
@@ -143,6 +153,4 @@ def _joined(entries: Sequence[Entry | Fragment], first: Fragment, index: int) ->
 
 def _identity(run_id: str, record: RunStarted) -> Identity:
     parent = record.context.get("parent_run_id") if record.parent_action_id is not None else None
-    return Identity(
-        run_id, record.task_id, record.agent_name, parent, record.parent_action_id, record.delegation_id
-    )
+    return Identity(run_id, record.task_id, record.agent_name, parent, record.parent_action_id, record.delegation_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
@@ -20,7 +20,7 @@ def current_principal() -> str:
 
 
 @contextmanager
-def acting_as(principal: str) -> Iterator[None]:
+def acting_as(principal: str) -> Generator[None]:
     """Act for `principal` inside the block. A server sets it per request, from its own authentication."""
     if not isinstance(principal, str) or not principal.strip():
         raise ValueError("a principal is a non-blank text")

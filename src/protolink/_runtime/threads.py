@@ -37,9 +37,9 @@ class _Pool:
         if inbox is not None:
             inbox.put(job)
             return
-        inbox = queue.SimpleQueue()
-        inbox.put(job)
-        threading.Thread(target=self._serve, args=(inbox,), name="protolink-worker", daemon=True).start()
+        fresh: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        fresh.put(job)
+        threading.Thread(target=self._serve, args=(fresh,), name="protolink-worker", daemon=True).start()
 
     def _serve(self, inbox: queue.SimpleQueue[_Job]) -> None:
         while True:
@@ -63,11 +63,9 @@ _pool = _Pool()
 class ThreadCall:
     """One blocking call. `future` belongs to the event loop that asked; canceling it gives up waiting."""
 
-    __slots__ = ("_function", "_loop", "_workers", "entered", "ended", "future")
+    __slots__ = ("_function", "_loop", "_workers", "ended", "entered", "future")
 
-    def __init__(
-        self, workers: Workers, loop: asyncio.AbstractEventLoop, function: Callable[[], Any]
-    ) -> None:
+    def __init__(self, workers: Workers, loop: asyncio.AbstractEventLoop, function: Callable[[], Any]) -> None:
         self._workers = workers
         self._loop = loop
         self._function = function

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
-from protolink._core.entries import Entry, Fragment
-from protolink._core.records import ModelAsked
 from protolink._core.views.project import project
 from protolink._core.views.snapshot import task_snapshot
 from protolink._runtime.journal import Journal
@@ -123,4 +122,5 @@ class _Redaction:
             last, redactor = held
             last.payload["content"] += redactor.close()
             yield last
-        yield RunEvent.from_dict(self._policy.value(event.to_dict()))  # pyright: ignore[reportArgumentType]
+        redacted: Any = self._policy.value(event.to_dict())
+        yield RunEvent.from_dict(redacted)

@@ -13,7 +13,7 @@ __all__ = ["create_llm"]
 
 
 def _mock(model: str | None, options: dict[str, Any]) -> LLM:
-    return MockLLM(**({"model": model} if model else {}), **options)
+    return MockLLM(**options) if model is None else MockLLM(model, **options)
 
 
 _PROVIDERS: Final[dict[str, Callable[[str | None, dict[str, Any]], LLM]]] = {"mock": _mock}

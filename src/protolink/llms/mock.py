@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
-from protolink._json import dumps, require_json
+from protolink._json import dumps, is_mapping, require_json
 from protolink.errors import ConfigurationError
 from protolink.llms.port import LLM, LLMReply, LLMRequest, ModelUsage, ToolCall
 
@@ -179,7 +179,7 @@ def _native_calls(data: Any) -> tuple[ToolCall, ...] | None:
     actions = cast("Sequence[Any]", data if isinstance(data, list) else [data])
     calls: list[ToolCall] = []
     for number, action in enumerate(actions, 1):
-        if not isinstance(action, dict) or action.get("type") != "tool_call" or not isinstance(action.get("tool"), str):
+        if not is_mapping(action) or action.get("type") != "tool_call" or not isinstance(action.get("tool"), str):
             return None
         calls.append(ToolCall(name=action["tool"], arguments=action.get("args", {}), id=f"call_{number}"))
     return tuple(calls) or None

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
+from protolink._json import is_list, is_mapping
 from protolink._text import visible
 from protolink._values import Reader, new_id, now_text
 from protolink.action import RunAction
@@ -27,7 +28,7 @@ class ApprovalRequest:
     run_id: str
     request_id: str = field(default_factory=new_id)
     created_at: str = field(default_factory=now_text)
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     """`agent_name` and, for a child, `root_run_id`."""
 
     @property
@@ -89,13 +90,15 @@ def _leaves(value: Any, path: str) -> list[tuple[str, str]]:
     waiting: list[tuple[Any, str]] = [(value, path)]
     while waiting:
         current, where = waiting.pop()
-        if isinstance(current, Mapping) and current:
+        if is_mapping(current) and current:
             inner = [(item, f"{where}.{visible(str(key), limit=100)}") for key, item in current.items()]
             waiting.extend(reversed(inner))
-        elif isinstance(current, list) and current:
+        elif is_list(current) and current:
             waiting.extend(reversed([(item, f"{where}[{index}]") for index, item in enumerate(current)]))
         else:
-            text = repr(current) if not isinstance(current, str) else f'"{visible(current, limit=MAX_FIELD_CHARACTERS)}"'
+            text = (
+                repr(current) if not isinstance(current, str) else f'"{visible(current, limit=MAX_FIELD_CHARACTERS)}"'
+            )
             found.append((where, text))
     return found
 
@@ -108,7 +111,7 @@ class ApprovalDecision:
     request_id: str
     reason: str | None = None
     decided_by: str | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     decided_at: str = field(default_factory=now_text)
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Self
 
+from protolink._json import is_mapping
 from protolink._values import Reader
 from protolink.action import RunAction
 from protolink.context import RunContext
@@ -36,7 +37,7 @@ class PolicyDecision:
 
     policy_name: str = ""
     matched_capabilities: tuple[str, ...] = ()
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def to_dict(self) -> dict[str, Any]:
         """Every field by its name, as JSON."""
@@ -133,8 +134,7 @@ async def decide_all(
 def _permission_decision(action: RunAction, permissions: Mapping[str, Any]) -> PolicyDecision | None:
     """What the permissions of a run say of an action, or None where none concerns it."""
     rules = {
-        _pattern(pattern): _effect(effect, f"the permission for {pattern!r}")
-        for pattern, effect in permissions.items()
+        _pattern(pattern): _effect(effect, f"the permission for {pattern!r}") for pattern, effect in permissions.items()
     }
     concerned = [capability for capability in action.capabilities if _most_specific(rules, capability) is not None]
     return _decide(rules, concerned, PolicyEffect.ALLOW, "run_permissions") if concerned else None
@@ -179,7 +179,7 @@ def _pattern(pattern: object) -> str:
 
 
 def _effect(value: object, what: str) -> PolicyEffect:
-    if isinstance(value, Mapping):
+    if is_mapping(value):
         value = value.get("effect")
     if isinstance(value, PolicyEffect):
         return value

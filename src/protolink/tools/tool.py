@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Literal, Self
 
 from protolink._callables import is_async
-from protolink._json import require_json
+from protolink._json import is_mapping, require_json
 from protolink.action import RunAction
 from protolink.context import RunContext
 from protolink.errors import ToolDefinitionError
@@ -119,12 +119,13 @@ class BaseTool:
 
 
 def _schema(schema: object, what: str) -> dict[str, Any]:
-    if not isinstance(schema, Mapping):
+    if not is_mapping(schema):
         raise ToolDefinitionError(f"{what}: output_schema is a JSON schema as a dictionary")
     try:
-        return require_json(dict(schema), "output_schema")
+        checked: dict[str, Any] = require_json(dict(schema), "output_schema")
     except TypeError as error:
         raise ToolDefinitionError(f"{what}: {error}") from error
+    return checked
 
 
 def _texts(values: Iterable[str] | None, what: str, field: str) -> tuple[str, ...]:
@@ -138,9 +139,10 @@ def _texts(values: Iterable[str] | None, what: str, field: str) -> tuple[str, ..
 
 def _examples(examples: Iterable[Any] | None, what: str) -> list[Any]:
     try:
-        return require_json(list(examples or ()), "examples")
+        checked: list[Any] = require_json(list(examples or ()), "examples")
     except TypeError as error:
         raise ToolDefinitionError(f"{what}: {error}") from error
+    return checked
 
 
 class Tool(BaseTool):
@@ -202,7 +204,7 @@ class Tool(BaseTool):
         else:
             if not callable(func):
                 raise ToolDefinitionError(f"a tool needs a callable, not {type(func).__name__}")
-            resolved_name = check_tool_name(name or getattr(func, "__name__", ""))
+            resolved_name = check_tool_name(name if name is not None else str(getattr(func, "__name__", "")))
             arguments = JsonSchemaArguments(input_schema)
             resolved_description = description if description is not None else inspect.getdoc(func) or ""
             self.is_async = is_async(func)
@@ -242,4 +244,3 @@ class Tool(BaseTool):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself: no run, no policy, no record."""
         return self.func(*args, **kwargs)
-

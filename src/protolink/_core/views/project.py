@@ -125,7 +125,7 @@ def _from_record(entry: Entry, who: Identity) -> RunEvent:
         case ActionRejected():
             return _rejected(entry, record, who)
         case ActionDenied():
-            details = {"error": {"code": record.code, "message": record.reason}}
+            details: Details = {"error": {"code": record.code, "message": record.reason}}
             return _action(entry, who, "action.denied", details, severity="warning", summary=record.reason)
         case ActionFailed():
             details = {"error": _error(record.error), "duration_seconds": record.seconds, "observed": record.observed}

@@ -60,9 +60,7 @@ async def repeat(driver: Driver, command: Repeat) -> None:
     """Record that the observation of an identical call is given again."""
     prepared = driver.run.actions[command.action_id].prepared
     arguments = {} if prepared is None else prepared.arguments
-    await driver.append(
-        ActionRepeated(action_id=command.action_id, repeat_of=command.repeat_of, arguments=arguments)
-    )
+    await driver.append(ActionRepeated(action_id=command.action_id, repeat_of=command.repeat_of, arguments=arguments))
 
 
 async def _execute_one(driver: Driver, action_id: str) -> None:
@@ -71,7 +69,10 @@ async def _execute_one(driver: Driver, action_id: str) -> None:
     if prepared is None:
         raise TypeError("only a prepared action is executed")
     tool = driver.configuration.tools[prepared.tool]
-    if action_fingerprint(prepared.kind, prepared.name, prepared.payload, prepared.capabilities) != prepared.fingerprint:
+    if (
+        action_fingerprint(prepared.kind, prepared.name, prepared.payload, prepared.capabilities)
+        != prepared.fingerprint
+    ):
         await driver.fail("action_changed", f"the operation of {prepared.name!r} is not the one that was authorized")
         return
     values = driver.arguments.pop(action_id, {})
@@ -148,9 +149,7 @@ def _broken_off(interrupted: Interrupted, call: _Call, seconds: float) -> Record
     if interrupted.unsettled and not (call.tool.read_only or call.tool.idempotent):
         return ActionUncertain(action_id=action_id, reason=f"{message} and is still running", seconds=seconds)
     info = ErrorInfo(code="tool_timeout", message=message, type="TimeoutError")
-    return ActionFailed(
-        action_id=action_id, error=info, observed=call.tool.on_error == "observe", seconds=seconds
-    )
+    return ActionFailed(action_id=action_id, error=info, observed=call.tool.on_error == "observe", seconds=seconds)
 
 
 class _Call:

@@ -68,9 +68,7 @@ async def judge(driver: Driver, command: Judge) -> None:
             await driver.append(judged)
         case PolicyEffect.DENY:
             reason = decision.reason or f"{prepared.name} is denied"
-            await driver.append(
-                judged, ActionDenied(action_id=command.action_id, code="policy_denied", reason=reason)
-            )
+            await driver.append(judged, ActionDenied(action_id=command.action_id, code="policy_denied", reason=reason))
         case PolicyEffect.REQUIRE_APPROVAL:
             request_id = driver.environment.new_id()
             await driver.append(judged, ApprovalAsked(action_id=command.action_id, request_id=request_id))
@@ -78,7 +76,9 @@ async def judge(driver: Driver, command: Judge) -> None:
 
 async def _decided(driver: Driver, prepared: ActionPrepared) -> PolicyDecision:
     if prepared.fingerprint in driver.run.denied:
-        return PolicyDecision(PolicyEffect.DENY, reason="the same action was denied before", policy_name="denied_before")
+        return PolicyDecision(
+            PolicyEffect.DENY, reason="the same action was denied before", policy_name="denied_before"
+        )
     action = prepared_action(prepared, driver.environment.now())
     policies = driver.configuration.policies
     deciding = decide_all(policies, action, driver.shared_context, driver.context.permissions)

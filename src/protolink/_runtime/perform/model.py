@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 from protolink._core.budget import model_call_limit
 from protolink._core.machine import AskModel
@@ -36,6 +36,7 @@ __all__ = ["ask_model"]
 
 MAX_CALLS_PER_REPLY: Final = 64
 CHARACTERS_PER_TOKEN: Final = 4
+_ESTIMATE: Final = f"estimate of {CHARACTERS_PER_TOKEN} characters a token"
 
 
 async def ask_model(driver: Driver, command: AskModel) -> None:
@@ -157,9 +158,9 @@ async def _hooked(driver: Driver, step: int) -> tuple[list[dict[str, Any]], tupl
     """The messages and tools as the hooks left them; copies, for the conversation itself stays as it is."""
     declared = {tool.name: tool for tool in driver.configuration.declarations}
     request = ModelRequest(
-        history=cast("list[dict[str, Any]]", thaw(cast("Any", driver.run.history))),
+        history=thaw(driver.run.history),
         tools=[
-            {"name": tool.name, "description": tool.description, "input_schema": thaw(cast("Any", tool.input_schema))}
+            {"name": tool.name, "description": tool.description, "input_schema": thaw(tool.input_schema)}
             for tool in declared.values()
         ],
         context=driver.shared_context,
@@ -215,9 +216,12 @@ async def _call(driver: Driver, llm: LLM, request: LLMRequest) -> LLMReply:
 
 
 async def _record_reply(driver: Driver, llm: LLM, asked: ModelAsked, reply: LLMReply, seconds: float) -> None:
-    meaning = _meaning(driver, llm, reply)
-    replied = replace(
-        meaning,
+    proposals, answer, problem = _meaning(driver, llm, reply)
+    replied = ModelReplied(
+        text=reply.text,
+        proposals=proposals,
+        answer=answer,
+        problem=problem,
         usage=_usage(llm, asked, reply),
         seconds=seconds,
         attempts=max(1, reply.attempts),
@@ -225,52 +229,48 @@ async def _record_reply(driver: Driver, llm: LLM, asked: ModelAsked, reply: LLMR
         request_id=reply.request_id,
         reasoning=reply.reasoning,
     )
-    if meaning.problem is None:
+    if problem is None:
         await driver.append(replied)
     else:
-        await driver.append(replied, ReplyRefused(message=meaning.problem))
+        await driver.append(replied, ReplyRefused(message=problem))
 
 
-def _meaning(driver: Driver, llm: LLM, reply: LLMReply) -> ModelReplied:
-    """What a reply says: actions, an answer, or nothing that can be understood."""
+def _meaning(driver: Driver, llm: LLM, reply: LLMReply) -> tuple[tuple[Proposal, ...], Any, str | None]:
+    """What a reply says: actions, an answer, or why it cannot be understood."""
     if reply.calls:
-        calls = [_proposed(call) for call in reply.calls]
-        ids = [call.id for call in reply.calls]
-        return _with_proposals(driver, reply.text, calls, ids)
+        return _proposals(driver, [_proposed(call) for call in reply.calls], [call.id for call in reply.calls])
     if llm.native_tools and reply.actions is None:
-        return ModelReplied(text=reply.text, answer=reply.text)
+        return (), reply.text, None
     understood = parse_reply(reply.text) if reply.actions is None else proposals_from(reply.actions)
     match understood:
         case FinalText(content=content):
-            return ModelReplied(text=reply.text, answer=content)
+            return (), content, None
         case Malformed(message=message):
-            return ModelReplied(text=reply.text, problem=message)
+            return (), None, message
         case proposed:
-            return _with_proposals(driver, reply.text, proposed, [])
+            return _proposals(driver, proposed, [])
 
 
 def _proposed(call: ToolCall) -> ProposedCall:
     """A native call; arguments that came as text are parsed, and kept as text where they are no JSON."""
     arguments: Any = call.arguments
     if isinstance(arguments, str):
-        try:
+        with suppress(JSONError):  # validation will refuse the text and tell the model
             arguments = parse(arguments) if arguments.strip() else {}
-        except JSONError:
-            pass  # validation will refuse the text and tell the model
     else:
         arguments, _ = render(arguments)
     return ProposedCall(kind="tool_call", tool=call.name, agent=None, action=None, prompt=None, args=arguments)
 
 
-def _with_proposals(
-    driver: Driver, text: str, calls: list[ProposedCall], ids: list[str | None]
-) -> ModelReplied:
+def _proposals(
+    driver: Driver, calls: list[ProposedCall], ids: list[str | None]
+) -> tuple[tuple[Proposal, ...], Any, str | None]:
     if len(calls) > MAX_CALLS_PER_REPLY:
-        return ModelReplied(text=text, problem=f"A reply may hold {MAX_CALLS_PER_REPLY} calls; this one has {len(calls)}.")
+        return (), None, f"A reply may hold {MAX_CALLS_PER_REPLY} calls; this one has {len(calls)}."
     first = driver.run.action_count + 1
     used: set[str] = set()
     proposals: list[Proposal] = []
-    for number, call in enumerate(calls):
+    for number, proposed in enumerate(calls):
         action_id = f"{driver.run_id}.{first + number}"
         call_id = ids[number] if number < len(ids) else None
         if not call_id or call_id in used:
@@ -280,14 +280,14 @@ def _with_proposals(
             Proposal(
                 action_id=action_id,
                 call_id=call_id,
-                tool=call.tool,
-                agent=call.agent,
-                agent_action=call.action,
-                prompt=call.prompt,
-                args=call.args,
+                tool=proposed.tool,
+                agent=proposed.agent,
+                agent_action=proposed.action,
+                prompt=proposed.prompt,
+                args=proposed.args,
             )
         )
-    return ModelReplied(text=text, proposals=tuple(proposals))
+    return tuple(proposals), None, None
 
 
 def _calls_as_text(calls: tuple[ToolCall, ...]) -> str:
@@ -299,19 +299,23 @@ def _calls_as_text(calls: tuple[ToolCall, ...]) -> str:
 def _usage(llm: LLM, asked: ModelAsked, reply: LLMReply) -> ModelUsage:
     """The provider's numbers, or estimates that say so; a cost only where a price is known."""
     usage = reply.usage
-    text = reply.text or _calls_as_text(reply.calls)
-    if usage.input_tokens is None or usage.output_tokens is None:
-        usage = replace(
-            usage,
-            input_tokens=asked.estimated_input_tokens if usage.input_tokens is None else usage.input_tokens,
-            output_tokens=len(text) // CHARACTERS_PER_TOKEN + 1
-            if usage.output_tokens is None
-            else usage.output_tokens,
-            source=f"estimate of {CHARACTERS_PER_TOKEN} characters a token",
-            estimated=True,
-        )
-    if usage.cost is None and llm.pricing is not None:
-        tokens_in, tokens_out = usage.input_tokens or 0, usage.output_tokens or 0
+    tokens_in, tokens_out = usage.input_tokens, usage.output_tokens
+    source, estimated = usage.source, usage.estimated
+    if tokens_in is None or tokens_out is None:
+        source, estimated = _ESTIMATE, True
+        if tokens_in is None:
+            tokens_in = asked.estimated_input_tokens
+        if tokens_out is None:
+            tokens_out = len(reply.text or _calls_as_text(reply.calls)) // CHARACTERS_PER_TOKEN + 1
+    cost = usage.cost
+    if cost is None and llm.pricing is not None:
         cost = (tokens_in * llm.pricing.input + tokens_out * llm.pricing.output) / 1_000_000
-        usage = replace(usage, cost=cost)
-    return usage
+    return ModelUsage(
+        input_tokens=tokens_in,
+        output_tokens=tokens_out,
+        cached_tokens=usage.cached_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+        cost=cost,
+        source=source,
+        estimated=estimated,
+    )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from protolink._core.machine import Prepare
 from protolink._core.records import (
@@ -104,9 +103,7 @@ def _unknown(driver: Driver, proposal: Proposal) -> ActionRejected:
     )
 
 
-def _validated(
-    driver: Driver, tool: BaseTool, proposal: Proposal
-) -> tuple[dict[str, Any], str, dict[str, Any]]:
+def _validated(driver: Driver, tool: BaseTool, proposal: Proposal) -> tuple[dict[str, Any], str, dict[str, Any]]:
     """The arguments as JSON, as canonical text, and as the Python values that the function will get."""
     arguments: Any = proposal.args
     if isinstance(driver.run.work, ToolRequest):
@@ -136,42 +133,64 @@ def _repeated(driver: Driver, tool: BaseTool, text: str) -> str | None:
     return None if found is None else found[0]
 
 
-async def _prepared(
-    driver: Driver, tool: BaseTool, proposal: Proposal, arguments: dict[str, Any]
-) -> ActionPrepared:
+async def _prepared(driver: Driver, tool: BaseTool, proposal: Proposal, arguments: dict[str, Any]) -> ActionPrepared:
     """The operation as data: the plain call, or what the tool's own preparation made of it."""
-    prepared = ActionPrepared(
+    builder = _builder(tool)
+    if builder is None:
+        return _operation(driver, tool, proposal, arguments, name=tool.name, payload={"arguments": arguments})
+    action = await _built(driver, tool, builder, arguments)
+    payload = thaw(action.payload)
+    if not isinstance(tool, PreparedTool):
+        payload["arguments"] = arguments
+    return _operation(
+        driver,
+        tool,
+        proposal,
+        arguments,
+        kind=action.kind,
+        name=action.name,
+        payload=payload,
+        capabilities=action.capabilities,
+        description=action.description,
+        metadata=thaw(action.metadata),
+        artifacts=tuple(artifact.to_dict() for artifact in action.artifacts),
+    )
+
+
+def _operation(
+    driver: Driver,
+    tool: BaseTool,
+    proposal: Proposal,
+    arguments: dict[str, Any],
+    *,
+    name: str,
+    payload: dict[str, Any],
+    kind: str = "tool.call",
+    capabilities: frozenset[str] = frozenset(),
+    description: str = "",
+    metadata: dict[str, Any] | None = None,
+    artifacts: tuple[dict[str, Any], ...] = (),
+) -> ActionPrepared:
+    """The record of an exact operation; the tool's own capabilities always belong to it."""
+    direct = isinstance(driver.run.work, ToolRequest)
+    wanted = tuple(sorted(tool.capabilities | capabilities))
+    return ActionPrepared(
         action_id=proposal.action_id,
-        kind="tool.call",
-        name=tool.name,
+        kind=kind,
+        name=name,
         tool=tool.name,
         arguments=arguments,
-        payload={"arguments": arguments},
-        capabilities=tuple(sorted(tool.capabilities)) if tool.capabilities else (),
-        fingerprint="",
+        payload=payload,
+        capabilities=wanted,
+        fingerprint=action_fingerprint(kind, name, payload, wanted),
+        description=description,
+        metadata=metadata or {},
+        artifacts=artifacts,
         read_only=tool.read_only,
         repeatable=tool.repeatable,
-        public=driver.configuration.expose_tool_results or isinstance(driver.run.work, ToolRequest),
-        hooked=bool(driver.configuration.after_tool) and not isinstance(driver.run.work, ToolRequest),
+        public=direct or driver.configuration.expose_tool_results,
+        hooked=not direct and bool(driver.configuration.after_tool),
     )
-    builder = _builder(tool)
-    if builder is not None:
-        action = await _built(driver, tool, builder, arguments)
-        payload = cast("dict[str, Any]", thaw(cast("Any", action.payload)))
-        if not isinstance(tool, PreparedTool):
-            payload["arguments"] = arguments
-        prepared = replace(
-            prepared,
-            kind=action.kind,
-            name=action.name,
-            payload=payload,
-            capabilities=tuple(sorted(tool.capabilities | action.capabilities)),
-            description=action.description,
-            metadata=cast("dict[str, Any]", thaw(cast("Any", action.metadata))),
-            artifacts=tuple(artifact.to_dict() for artifact in action.artifacts),
-        )
-    fingerprint = action_fingerprint(prepared.kind, prepared.name, prepared.payload, prepared.capabilities)
-    return replace(prepared, fingerprint=fingerprint)
 
 
 def _builder(tool: BaseTool) -> Any:
