@@ -1,16 +1,15 @@
-"""What tests of running agents share: actions, scripted models, a clock moved by hand, functions that wait."""
+"""What tests of running agents share beside `protolink.testing`: scripted models, readers, functions that wait."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from protolink import Agent, RunEvent, RunHandle, RunResult
-from protolink._environment import Environment, Timer
 from protolink.llms import LLMReply, LLMRequest, MockLLM
 
 ENDINGS = frozenset(
@@ -27,11 +26,6 @@ ENDINGS = frozenset(
 
 PATIENCE_SECONDS = 20.0
 """How long a worker thread waits before it gives a failed test up; never a part of a claim."""
-
-
-def call(tool: str, /, **arguments: Any) -> dict[str, Any]:
-    """The action by which a model calls a tool."""
-    return {"type": "tool_call", "tool": tool, "args": arguments}
 
 
 def model(*responses: Any, **options: Any) -> MockLLM:
@@ -111,58 +105,6 @@ def assert_settled(events: list[RunEvent]) -> None:
     touched = {event.action_id for event in events if event.action_id is not None}
     ended = [event.action_id for event in events if event.type in ENDINGS]
     assert sorted(ended) == sorted(filter(None, touched))
-
-
-class ManualEnvironment(Environment):
-    """A clock that stands still until a test moves it; timers fire while it moves, in their order."""
-
-    def __init__(self) -> None:
-        self._seconds = 0.0
-        self._timers: list[_ManualTimer] = []
-
-    def now(self) -> float:
-        """Wall-clock seconds, counted from one fixed moment."""
-        return 1_700_000_000.0 + self._seconds
-
-    def monotonic(self) -> float:
-        """Seconds that were advanced so far."""
-        return self._seconds
-
-    def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
-        """Remember `callback` until the clock is moved far enough."""
-        timer = _ManualTimer(self, self._seconds + seconds, callback)
-        self._timers.append(timer)
-        return timer
-
-    @property
-    def pending(self) -> int:
-        """How many timers wait."""
-        return len(self._timers)
-
-    def advance(self, seconds: float) -> None:
-        """Move the clock and fire what is due."""
-        until = self._seconds + seconds
-        while due := [timer for timer in self._timers if timer.at <= until]:
-            first = min(due, key=lambda timer: timer.at)
-            self._timers.remove(first)
-            self._seconds = max(self._seconds, first.at)
-            first.callback()
-        self._seconds = until
-
-    def forget(self, timer: _ManualTimer) -> None:
-        """Call a timer off."""
-        if timer in self._timers:
-            self._timers.remove(timer)
-
-
-class _ManualTimer:
-    def __init__(self, environment: ManualEnvironment, at: float, callback: Callable[[], object]) -> None:
-        self._environment = environment
-        self.at = at
-        self.callback = callback
-
-    def cancel(self) -> None:
-        self._environment.forget(self)
 
 
 class Blocker:

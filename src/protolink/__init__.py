@@ -35,16 +35,19 @@ if TYPE_CHECKING:
     )
     from protolink.events import RunEvent
     from protolink.evidence import ToolEvidence, collect_tool_evidence
-    from protolink.handle import RunHandle, RunResult
+    from protolink.group import AgentGroup
+    from protolink.handle import RunHandle, RunResult, SubagentHandle
     from protolink.handoff import RunHandoff
     from protolink.hooks import AgentHooks, FinalResponse, ModelRequest, ToolObservation
     from protolink.interruption import RunInterruption
+    from protolink.limits import SubagentLimits
     from protolink.llms.create import create_llm
     from protolink.message import Artifact, Message, Part
     from protolink.policy.approvals import ApprovalDecision, ApprovalHandler, ApprovalRequest
     from protolink.policy.policies import CapabilityPolicy, Policy, PolicyDecision, PolicyEffect
     from protolink.redaction import RedactionPolicy
     from protolink.report import RunReport
+    from protolink.storage.runs import SQLiteRunStore
     from protolink.task import Task, TaskState
     from protolink.tools.tool import Tool
 
@@ -75,16 +78,19 @@ _HOMES = {
     ),
     "events": ("RunEvent",),
     "evidence": ("ToolEvidence", "collect_tool_evidence"),
-    "handle": ("RunHandle", "RunResult"),
+    "group": ("AgentGroup",),
+    "handle": ("RunHandle", "RunResult", "SubagentHandle"),
     "handoff": ("RunHandoff",),
     "hooks": ("AgentHooks", "FinalResponse", "ModelRequest", "ToolObservation"),
     "interruption": ("RunInterruption",),
+    "limits": ("SubagentLimits",),
     "llms.create": ("create_llm",),
     "message": ("Artifact", "Message", "Part"),
     "policy.approvals": ("ApprovalDecision", "ApprovalHandler", "ApprovalRequest"),
     "policy.policies": ("CapabilityPolicy", "Policy", "PolicyDecision", "PolicyEffect"),
     "redaction": ("RedactionPolicy",),
     "report": ("RunReport",),
+    "storage.runs": ("SQLiteRunStore",),
     "task": ("Task", "TaskState"),
     "tools.tool": ("Tool",),
 }
@@ -94,6 +100,7 @@ __all__ = [
     "ActionDeniedError",
     "Agent",
     "AgentCard",
+    "AgentGroup",
     "AgentHooks",
     "ApprovalDecision",
     "ApprovalHandler",
@@ -128,7 +135,10 @@ __all__ = [
     "RunInterruption",
     "RunReport",
     "RunResult",
+    "SQLiteRunStore",
+    "SubagentHandle",
     "SubagentLimitError",
+    "SubagentLimits",
     "Task",
     "TaskExecutionError",
     "TaskState",

@@ -11,7 +11,7 @@ from protolink._json import canonical, digest, freeze, is_mapping, require_json,
 from protolink._values import Reader, new_id, now_text
 from protolink.message import Artifact
 
-__all__ = ["RunAction", "action_fingerprint", "current_action"]
+__all__ = ["RunAction", "action_fingerprint", "current_action", "is_inside_a_tool", "running"]
 
 
 def action_fingerprint(kind: str, name: str, payload: Any, capabilities: Iterable[str]) -> str:
@@ -122,6 +122,11 @@ class ActionScope(Protocol):
 
 running: ContextVar[ActionScope] = ContextVar("protolink_running_action")
 """Set by the executor around a tool's code, in its thread too."""
+
+
+def is_inside_a_tool() -> bool:
+    """Whether the current code was called by a running tool."""
+    return running.get(None) is not None
 
 
 def current_action() -> RunAction:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from dataclasses import asdict
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast, overload
@@ -13,31 +14,41 @@ from protolink._callables import is_async
 from protolink._core.records import CancelRequested, RunStarted
 from protolink._environment import current_environment
 from protolink._json import canonical
+from protolink._runtime.background import BACKGROUND_TOOL_NAMES, background_tools
 from protolink._runtime.configuration import Configuration, LLMFactory
 from protolink._runtime.driver import Driver
 from protolink._runtime.journal import Journal
+from protolink._runtime.keeping import keeper_of, recording_in
 from protolink._runtime.perform.approval import decision_of
 from protolink._runtime.principal import current_principal
 from protolink._runtime.request import Request, request_for, tool_request
 from protolink._runtime.threads import Workers
 from protolink._runtime.views import Views
 from protolink._values import Reader, now_text
-from protolink.action import RunAction
+from protolink.action import RunAction, is_inside_a_tool
 from protolink.card import AgentCard
+from protolink.client import AgentClient, AgentPeer
 from protolink.context import RunBudget, RunContext
+from protolink.discovery.port import Directory
+from protolink.discovery.presence import Presence, described, transport_of
+from protolink.discovery.remote import create_directory
 from protolink.errors import ActionDeniedError, ApprovalRequiredError, ConfigurationError
 from protolink.handle import RunHandle
 from protolink.hooks import AgentHooks
+from protolink.limits import SubagentLimits
 from protolink.llms.create import create_llm
 from protolink.llms.port import LLM
 from protolink.message import Message
 from protolink.policy.approvals import ApprovalDecision, ApprovalHandler, ApprovalRequest
 from protolink.policy.policies import CapabilityPolicy, Policy, PolicyDecision, PolicyEffect, decide_all
 from protolink.redaction import RedactionPolicy
+from protolink.storage.port import RunStore, Storage
 from protolink.sync import SyncAgent
 from protolink.task import Task, merged_context
 from protolink.tools.execution import Authorization
 from protolink.tools.tool import ActionBuilder, BaseTool, SyncExecution, Tool, check_sync_execution
+from protolink.tools.worker import WorkerTool
+from protolink.transport.port import Transport
 from protolink.typed import answer_validator
 
 __all__ = ["Agent"]
@@ -78,8 +89,16 @@ class Agent:
         A policy or several, all of which have to agree, and who is asked where they require approval.
     hooks
         `AgentHooks`, one or several.
-    state
-        `["conversation"]` keeps the messages of each session for its next run.
+    subagents, subagent_limits
+        Agents that this one owns and may delegate to, and how many of them may work, how deep.
+    transport, registry, registry_url
+        How others reach the agent once it is started (`"runtime"` with `url="runtime://name"`, or a transport),
+        and where it registers then: a `Registry`, or the name of a transport with the registry's address.
+    state, storage
+        `["conversation"]` keeps the messages of each session for its next run, in the given `Storage` or else
+        in memory.
+    run_store
+        A `RunStore` that keeps the task and the report of every run.
     execution_version
         The application's own name for the meaning of its tools; part of the configuration's identity.
     verbosity
@@ -89,13 +108,19 @@ class Agent:
     def __init__(
         self,
         card: AgentCard | Mapping[str, Any] | None = None,
+        transport: str | Transport | None = None,
+        registry: str | Directory | None = None,
+        registry_url: str | None = None,
+        llm: LLM | str | None = None,
+        system_prompt: str | None = None,
+        storage: Storage | None = None,
+        state: Iterable[str] | None = None,
         *,
         name: str | None = None,
         description: str | None = None,
         url: str | None = None,
-        llm: LLM | str | None = None,
         llm_factory: LLMFactory | None = None,
-        system_prompt: str | None = None,
+        run_store: RunStore | None = None,
         tools: Iterable[BaseTool | Callable[..., Any]] | None = None,
         sync_execution: SyncExecution = "inline",
         max_sync_workers: int = 4,
@@ -103,7 +128,8 @@ class Agent:
         policy: Policy | Iterable[Policy] | None = None,
         approval_handler: ApprovalHandler | None = None,
         hooks: AgentHooks | Iterable[AgentHooks] | None = None,
-        state: Iterable[str] | None = None,
+        subagents: Iterable[Agent] | None = None,
+        subagent_limits: SubagentLimits | None = None,
         execution_version: str = "1",
         verbosity: int = 1,
     ) -> None:
@@ -134,14 +160,31 @@ class Agent:
         self._tools: dict[str, BaseTool] = {}
         self._frozen: Configuration | None = None
         self._workers: Workers | None = None
-        self._conversations: dict[str, list[dict[str, Any]]] | None = None
+        self._keeper = keeper_of(self.name, storage, _CONVERSATION in self._state, run_store)
+        own_transport = transport_of(self.card, transport)
+        directory = create_directory(registry, registry_url)
+        self._presence = Presence(self.public_card, self.run_task, own_transport, directory)
         self._live: dict[str, Driver] = {}
+        self._subagents = _Roster(self, subagents or ())
+        self._subagent_limits = subagent_limits or SubagentLimits()
+        if self._subagent_limits.background:
+            self.add_tools(background_tools())
         self.add_tools(tools or ())
 
     @property
     def name(self) -> str:
         """The agent's name, as every event carries it."""
         return self.card.name
+
+    @property
+    def description(self) -> str:
+        """What the agent is for, as others are told."""
+        return self.card.description
+
+    @property
+    def subagents(self) -> MutableMapping[str, Agent]:
+        """The owned children by name. Changing it concerns later runs and retargets no declaration."""
+        return self._subagents
 
     @property
     def tools(self) -> Mapping[str, BaseTool]:
@@ -172,6 +215,10 @@ class Agent:
         name that is taken or reserved.
         """
         declared = tool if isinstance(tool, BaseTool) else Tool(tool)
+        if isinstance(declared, WorkerTool) and declared.owner is not self:
+            raise ConfigurationError(
+                f"worker declaration {declared.name!r} belongs to another parent; make one here with add_worker_tool"
+            )
         if declared.name in _RESERVED_TOOL_NAMES:
             raise ConfigurationError(f"the tool name {declared.name!r} is reserved; pass another one with name=")
         if declared.name in self._tools:
@@ -179,6 +226,38 @@ class Agent:
         self._tools[declared.name] = declared
         self._frozen = None
         return declared
+
+    def add_worker_tool(
+        self, worker: str, *, name: str | None = None, tool: str | None = None, description: str | None = None
+    ) -> WorkerTool:
+        """Offer the model one owned child, or one of its tools, as a typed tool. Executes nothing.
+
+        The declaration stands for the very child that is registered now. Without `tool` it takes a `task`
+        and asks the child for inference; with it, the child's exact tool is bound and its schemas are copied.
+        The name defaults to the child's, or to `<worker>_<tool>`.
+
+        Raises `ConfigurationError` for a child or tool that is not there, a child without a model, and a name
+        that is taken, reserved or unsuitable.
+        """
+        child = self._subagents.get(worker)
+        if child is None:
+            known = ", ".join(sorted(self._subagents)) or "none"
+            raise ConfigurationError(f"agent {self.name!r} owns no child {worker!r}; its children are: {known}")
+        bound = None if tool is None else child.tools.get(tool)
+        if tool is not None and bound is None:
+            known = ", ".join(sorted(child.tools)) or "none"
+            raise ConfigurationError(f"child {worker!r} declares no tool {tool!r}; its tools are: {known}")
+        if tool is None and not child.configuration().has_model:
+            raise ConfigurationError(f"child {worker!r} has no model; bind one of its tools with tool=")
+        facade = WorkerTool(
+            owner=self,
+            worker=child,
+            tool=bound,
+            name=name if name is not None else (worker if tool is None else f"{worker}_{tool}"),
+            description=_facade_description(description, child, bound),
+        )
+        self.add_tool(facade)
+        return facade
 
     def add_tools(self, tools: Iterable[BaseTool | Callable[..., Any]]) -> None:
         """Declare several tools. When one is refused, those before it stay declared."""
@@ -238,8 +317,16 @@ class Agent:
                 workers=self._workers,
                 sync_execution=self._sync_execution,
                 expose_tool_results=self._expose_tool_results,
+                owner=self,
+                subagents=dict(self._subagents),
+                subagent_limits=self._subagent_limits,
+                keeper=self._keeper,
             )
         return self._frozen
+
+    def changed(self) -> None:
+        """Forget the frozen configuration: what the next run uses is read anew."""
+        self._frozen = None
 
     def start_run(
         self,
@@ -248,6 +335,7 @@ class Agent:
         session_id: str | None = None,
         budget: RunBudget | None = None,
         context: RunContext | None = None,
+        store: RunStore | None = None,
         redaction_policy: RedactionPolicy | None = None,
     ) -> RunHandle:
         """Start a run on the running event loop and give its handle; nothing has to be awaited for it to go on.
@@ -257,12 +345,15 @@ class Agent:
         loop, and `ValueError` for a request that contradicts itself.
         """
         request = request_for(prompt_or_task, session_id=session_id, budget=budget, context=context)
-        return self._launch(self._driver(request), redaction_policy)
+        driver = self._driver(request)
+        if store is not None:
+            driver.keeper = recording_in(self._keeper, store)
+        return self._launch(driver, redaction_policy)
 
     def _launch(self, driver: Driver, redaction_policy: RedactionPolicy | None = None) -> RunHandle:
         self._live[driver.run_id] = driver
         driver.on_finish = self._finished
-        driver.task = asyncio.get_running_loop().create_task(driver.drive(), name=f"protolink run {driver.run_id}")
+        driver.launch()
         return RunHandle(driver, Views(driver.journal, driver.run_id, redaction_policy))
 
     def _driver(self, request: Request) -> Driver:
@@ -279,32 +370,15 @@ class Agent:
             RunStarted(
                 task=request.task,
                 agent_name=self.name,
-                work=request.work,
+                work=driver.configuration.resolve(request.work),
                 context=context.to_dict(),
                 principal=current_principal(),
-                conversation=self._conversation(context.session_id),
             )
         )
         return driver
 
     async def _finished(self, driver: Driver) -> None:
         self._live.pop(driver.run_id, None)
-        self._remember(driver)
-
-    def _conversation(self, session_id: str | None) -> tuple[dict[str, Any], ...]:
-        if _CONVERSATION not in self._state or session_id is None or self._conversations is None:
-            return ()
-        return tuple(self._conversations.get(session_id, ()))
-
-    def _remember(self, driver: Driver) -> None:
-        """Keep the messages that this run added to its session."""
-        session_id = driver.context.session_id
-        if _CONVERSATION not in self._state or session_id is None:
-            return
-        if self._conversations is None:
-            self._conversations = {}
-        added = driver.run.history[len(driver.run.started.conversation) :]
-        self._conversations.setdefault(session_id, []).extend(added)
 
     async def _to_the_end(self, handle: RunHandle) -> Any:
         """Await a run that belongs to the caller: canceling the caller cancels the run."""
@@ -382,10 +456,21 @@ class Agent:
         `ToolRejectedError` for arguments that do not fit or that the tool refuses, and otherwise as
         `invoke` does.
         """
+        self._refuse_nested_worker(name)
         return await self._to_the_end(self._launch(self._driver(tool_request(name, arguments))))
+
+    def _refuse_nested_worker(self, name: str) -> None:
+        """A facade stands for a delegation of this agent; inside a running tool there is nobody to delegate for."""
+        if isinstance(self._tools.get(name), WorkerTool) and is_inside_a_tool():
+            raise ConfigurationError(
+                f"worker declaration {name!r} cannot be called from inside a running tool; "
+                "let the model select it, or use handle.spawn()"
+            )
 
     async def call_tool_in_context(self, name: str, context: RunContext, /, **arguments: Any) -> Any:
         """Run one declared tool on behalf of `context`: its session, permissions and limits under a child's run id."""
+        if isinstance(self._tools.get(name), WorkerTool):
+            raise ConfigurationError(f"worker declaration {name!r} cannot be called in a given context; use call_tool")
         request = tool_request(name, arguments, context.child(self.name))
         return await self._to_the_end(self._launch(self._driver(request)))
 
@@ -397,6 +482,35 @@ class Agent:
                 await driver.wait()
                 return True
         return False
+
+    @property
+    def transport(self) -> Transport | None:
+        """How others reach the agent once it is started, or None."""
+        return self._presence.transport
+
+    @property
+    def registry(self) -> Directory | None:
+        """Where the agent registers and looks up peers, or None."""
+        return self._presence.directory
+
+    def public_card(self) -> AgentCard:
+        """The card as others see it: with the declared tools as skills, where it lists none itself."""
+        return described(self.card, self._tools.values())
+
+    async def start(self) -> None:
+        """Serve over the transport and register; ready when it returns. Starting again changes nothing.
+
+        Runs of this process need no start. Raises `TransportStartError`, with nothing left started.
+        """
+        await self._presence.start()
+
+    async def stop(self) -> None:
+        """Leave the registry and stop serving. Runs that others asked for are canceled, those of this process go on."""
+        await self._presence.stop()
+
+    def peer(self, target: str | AgentCard) -> AgentPeer:
+        """Another agent, by its address, its card, or its name in the registry."""
+        return AgentPeer(target, client=AgentClient(self.transport or "runtime"), directory=self.registry)
 
     async def authorize_action(self, action: RunAction, context: RunContext | None = None) -> Authorization:
         """Have an action of the application's own judged, and approved where that is required.
@@ -445,7 +559,9 @@ class Agent:
             "system_prompt": self._system_prompt,
             "llm": None if self._llm is None else self._llm.to_dict(),
             "llm_factory": factory,
-            "tools": [{**tool.to_dict(), "reconnect_required": True} for tool in self._tools.values()],
+            "tools": [{**tool.to_dict(), "reconnect_required": True} for tool in self._declared_tools()],
+            "subagents": sorted(self._subagents),
+            "subagent_limits": asdict(self._subagent_limits),
             "sync_execution": self._sync_execution,
             "max_sync_workers": self._max_sync_workers,
             "expose_tool_results": self._expose_tool_results,
@@ -455,12 +571,18 @@ class Agent:
             "verbosity": self.verbosity,
         }
 
+    def _declared_tools(self) -> Iterable[BaseTool]:
+        """The tools that a configuration lists: all but those that come with `background=True`."""
+        own = BACKGROUND_TOOL_NAMES if self._subagent_limits.background else frozenset[str]()
+        return (tool for name, tool in self._tools.items() if name not in own)
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], **overrides: Any) -> Agent:
         """Build an agent from its configuration; `overrides` are parameters of `Agent` and reconnect what is code.
 
-        Tools need their functions again (`tools=[...]`, the same names and schemas), a factory needs
-        `llm_factory=`, and a model that `create_llm` cannot make by name needs `llm=`. Raises
+        Tools need their functions again (`tools=[...]`, the same names and schemas), worker declarations
+        their children (`subagents=[...]`), a factory needs `llm_factory=`, and a model that `create_llm`
+        cannot make by name needs `llm=`. Raises
         `ConfigurationError` for what is missing or does not match. Unknown keys are ignored.
         """
         read = Reader(data, "Agent")
@@ -482,8 +604,15 @@ class Agent:
             if data.get("llm_factory") is not None:
                 raise ConfigurationError("this configuration has a model factory; pass it again with llm_factory=")
             settings["llm"] = _model_from(read.optional_mapping("llm"))
+        limits = read.optional_mapping("subagent_limits")
+        if limits is not None:
+            settings["subagent_limits"] = SubagentLimits(**limits)
         agent = cls(**{**settings, **overrides})
-        _require_tools(agent, read.items("tools"))
+        for entry in read.items("tools"):
+            declared = Reader(entry, "a tool declaration")
+            if declared.optional_mapping("worker_binding") is not None:
+                _reconnect(agent, declared)
+            _require_tool(agent, declared)
         return agent
 
     def __repr__(self) -> str:
@@ -568,14 +697,55 @@ def _state(state: Iterable[str] | None) -> tuple[str, ...]:
     return listed
 
 
-def _require_tools(agent: Agent, declared: Iterable[Any]) -> None:
-    """Every tool of a configuration has to be there again, with the schemas it had."""
-    for entry in declared:
-        read = Reader(entry, "a tool declaration")
-        name = read.text("name")
-        tool = agent.tools.get(name)
-        if tool is None:
-            raise ConfigurationError(f"tool {name!r} of this configuration has to be passed again with tools=[...]")
-        for field in ("input_schema", "output_schema"):
-            if canonical(getattr(tool, field)) != canonical(read.any(field, None)):
-                raise ConfigurationError(f"tool {name!r} has another {field} than this configuration declares")
+def _reconnect(agent: Agent, declared: Reader) -> None:
+    """Register a worker declaration of a configuration again, on a child that was passed."""
+    binding = Reader(declared.mapping("worker_binding"), "a worker binding")
+    agent.add_worker_tool(
+        binding.text("worker"),
+        name=declared.text("name"),
+        tool=binding.optional_text("tool"),
+        description=declared.text("description"),
+    )
+
+
+def _require_tool(agent: Agent, declared: Reader) -> None:
+    """A tool of a configuration has to be there again, with the schemas it had."""
+    name = declared.text("name")
+    tool = agent.tools.get(name)
+    if tool is None:
+        raise ConfigurationError(f"tool {name!r} of this configuration has to be passed again with tools=[...]")
+    for field in ("input_schema", "output_schema"):
+        if canonical(getattr(tool, field)) != canonical(declared.any(field, None)):
+            raise ConfigurationError(f"tool {name!r} has another {field} than this configuration declares")
+
+
+def _facade_description(description: str | None, child: Agent, bound: BaseTool | None) -> str:
+    if description is not None:
+        return description
+    if bound is not None:
+        return bound.description
+    return child.description or f"Delegate a task to {child.name}."
+
+
+class _Roster(dict[str, "Agent"]):
+    """The children of one agent by name. Whoever changes it makes later runs read it anew."""
+
+    def __init__(self, parent: Agent, children: Iterable[Agent]) -> None:
+        super().__init__()
+        self._parent = parent
+        for child in children:
+            if not isinstance(child, Agent):
+                raise ConfigurationError(f"a subagent is an Agent, not {type(child).__name__}")
+            if child.name in self:
+                raise ConfigurationError(f"agent {parent.name!r} already has a child {child.name!r}; names are unique")
+            self[child.name] = child
+
+    def __setitem__(self, name: str, child: Agent) -> None:
+        if child is self._parent:
+            raise ConfigurationError(f"agent {name!r} cannot be its own child")
+        super().__setitem__(name, child)
+        self._parent.changed()
+
+    def __delitem__(self, name: str) -> None:
+        super().__delitem__(name)
+        self._parent.changed()

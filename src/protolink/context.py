@@ -16,7 +16,14 @@ from protolink._values import Reader, new_id, now_text
 if TYPE_CHECKING:
     from protolink.task import Task
 
-__all__ = ["BudgetUsage", "RunBudget", "RunContext", "current_request_context", "request_context"]
+__all__ = [
+    "BudgetUsage",
+    "RunBudget",
+    "RunContext",
+    "current_request_context",
+    "narrow_request_context",
+    "request_context",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +204,14 @@ class RunContext:
 
     def child(self, agent_name: str | None = None) -> Self:
         """A context for delegated work: same session, permissions and budget under a new run id."""
-        chain = [*self.agent_chain, agent_name] if agent_name else list(self.agent_chain)
         return replace(
-            self.copy(), run_id=new_id(), parent_run_id=self.run_id, agent_chain=chain, created_at=now_text()
+            self,
+            run_id=new_id(),
+            parent_run_id=self.run_id,
+            agent_chain=[*self.agent_chain, agent_name] if agent_name else list(self.agent_chain),
+            permissions=require_json(self.permissions, "permissions"),
+            metadata=require_json(self.metadata, "metadata"),
+            created_at=now_text(),
         )
 
     def copy(self) -> Self:
@@ -250,6 +262,8 @@ class _Scope:
 
     def for_child(self) -> _Scope:
         """What reaches an owned child: the listed keys, under the same list."""
+        if not self.values:
+            return self
         kept = {key: value for key, value in self.values.items() if key in self.inherit}
         return _Scope(MappingProxyType(kept), self.inherit)
 
@@ -283,6 +297,11 @@ def request_context(values: Mapping[str, Any], *, inherit: Iterable[str] = ()) -
         yield _scope.get().values
     finally:
         _scope.reset(token)
+
+
+def narrow_request_context() -> None:
+    """Keep only what an owned child may see of the current scope, for the rest of the current context."""
+    _scope.set(_scope.get().for_child())
 
 
 def current_request_context() -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from protolink._core.records import CancelRequested
+from protolink._runtime.background import spawn
 from protolink._runtime.driver import Driver
 from protolink._runtime.outcome import failure_of
 from protolink._runtime.principal import current_principal
@@ -21,7 +22,7 @@ from protolink.task import Task
 if TYPE_CHECKING:
     from protolink.agent import Agent
 
-__all__ = ["RunHandle", "RunResult"]
+__all__ = ["RunHandle", "RunResult", "SubagentHandle"]
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -61,6 +62,41 @@ class RunResult:
 
     def __repr__(self) -> str:
         return f"<RunResult {self.status} of run {self._views.run_id}>"
+
+
+class SubagentHandle:
+    """A child that works beside its parent's turns. Made by `RunHandle.spawn`."""
+
+    __slots__ = ("_driver", "_views")
+
+    def __init__(self, driver: Driver, views: Views) -> None:
+        self._driver = driver
+        self._views = views
+
+    @property
+    def id(self) -> str:
+        """The id of the child's task."""
+        return self._driver.run.started.task_id
+
+    @property
+    def run_id(self) -> str:
+        """The child's run id."""
+        return self._driver.run_id
+
+    @property
+    def task(self) -> Task:
+        """The child's task as it stands now: a snapshot."""
+        return self._views.task
+
+    async def result(self) -> Task:
+        """Await the child's end and give its task, whatever became of it."""
+        await self._driver.wait()
+        return self._views.task
+
+    async def cancel(self, reason: str = "canceled by the application") -> None:
+        """Stop this child alone and await that it has ended."""
+        self._driver.stop(CancelRequested(reason=reason, principal=current_principal()))
+        await self._driver.wait()
 
 
 class RunHandle:
@@ -142,6 +178,16 @@ class RunHandle:
             raise TypeError(f"a reason is a text, not {type(reason).__name__}")
         self._driver.stop(CancelRequested(reason=reason, principal=current_principal()))
         await self._driver.wait()
+
+    async def spawn(self, agent: str, prompt: str) -> SubagentHandle:
+        """Start an owned child on a task beside the run's own turns; gives its handle once it has started.
+
+        It waits for a place where `max_concurrency` children are at work. The run does not wait for the
+        child: ending cancels it. Raises `ToolRejectedError` for a child or task that cannot be,
+        `ActionDeniedError`, `SubagentLimitError`, and `ConfigurationError` for a run that is ending.
+        """
+        child = await spawn(self._driver, agent, prompt)
+        return SubagentHandle(child, Views(child.journal, child.run_id, self._views.policy))
 
     async def outcome(self) -> Any:
         """Await the end and give the Python value of the output, or raise why there is none."""

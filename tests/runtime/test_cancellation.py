@@ -25,14 +25,12 @@ from protolink import (
     Tool,
     ToolObservation,
 )
-from protolink._environment import use_environment
 from protolink.llms import LLM, LLMReply, LLMRequest, ToolCall
 from protolink.tools import PreparedTool, ToolExecution
+from protolink.testing import ManualClock, call, use_environment
 from tests.support import (
-    ManualEnvironment,
     assert_settled,
     blocker,
-    call,
     model,
     observe,
     of_type,
@@ -234,23 +232,23 @@ async def test_a_tool_that_never_ends_is_abandoned_after_its_grace() -> None:
             except asyncio.CancelledError:
                 continue
 
-    environment = ManualEnvironment()
-    with use_environment(environment):
+    clock = ManualClock()
+    with use_environment(clock):
         handle = Agent(name="a", tools=[immortal], llm=model(call("immortal"))).start_run("go")
     await entered.wait()
     canceling = asyncio.create_task(handle.cancel())
 
-    environment.advance(0.4)
+    clock.advance(0.4)
     await turns(10)
     waiting = not canceling.done()
     await turns(1)
-    environment.advance(0.6)
+    clock.advance(0.6)
     await canceling
 
     events = [event async for event in handle.events()]
     assert waiting
     assert of_type(events, "action.canceled")[0].payload["metadata"]["unsettled"] is True
-    assert environment.pending == 0
+    assert clock.waiting == 0
     let_go.set()
     await turns(5)
     assert_settled([event async for event in handle.events()])

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from protolink._core.records import ActionObserved, CancelRequested, ModelAsked, Record, Usage
+from protolink._core.records import (
+    ActionObserved,
+    BackgroundProposed,
+    CancelRequested,
+    ConversationLoaded,
+    ModelAsked,
+    Record,
+    Usage,
+)
 from protolink._core.state import ActionState
 
 __all__ = ["Entry", "Fragment", "is_public"]
@@ -55,7 +63,7 @@ class Fragment:
     step: int
 
 
-_PRIVATE: Final = frozenset({ActionObserved, CancelRequested})
+_PRIVATE: Final = frozenset({ActionObserved, BackgroundProposed, CancelRequested, ConversationLoaded})
 
 
 def is_public(record: Record) -> bool:

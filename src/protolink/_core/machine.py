@@ -19,6 +19,7 @@ __all__ = [
     "CloseActions",
     "Command",
     "Deny",
+    "Drain",
     "Execute",
     "Fail",
     "Finish",
@@ -88,6 +89,11 @@ class Observe:
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """Stop the workers in the background and await them, because the run is ending."""
+
+
+@dataclass(frozen=True, slots=True)
 class CloseActions:
     """End the actions that will never start, because the run is stopping."""
 
@@ -113,7 +119,9 @@ class Finish:
     record: RunFinished
 
 
-Command = AskModel | Prepare | Judge | Ask | Deny | Execute | Repeat | Observe | CloseActions | Answer | Fail | Finish
+Command = (
+    AskModel | Prepare | Judge | Ask | Deny | Execute | Repeat | Observe | Drain | CloseActions | Answer | Fail | Finish
+)
 
 
 def decide(tree: TreeState, run: RunState) -> Command | None:
@@ -132,7 +140,7 @@ def decide(tree: TreeState, run: RunState) -> Command | None:
     if run.has_pending_answer:
         return Answer()
     if work is None:
-        return Finish(RunFinished(status="completed"))
+        return Drain() if _has_background(run) else Finish(RunFinished(status="completed"))
     exceeded = model_call_limit(tree.counters, run.budget, run.steps, run.estimated_history_tokens)
     if exceeded is not None:
         return Fail(exceeded)
@@ -144,9 +152,15 @@ def _stopping(run: RunState) -> Command:
     open_ids = tuple(key for key, action in run.actions.items() if action.is_open)
     if open_ids:
         return CloseActions(open_ids)
+    if _has_background(run):
+        return Drain()
     if stop is None or stop.status == "failed":
         return Finish(RunFinished(status="failed", error=stop.error if stop else None))
     return Finish(RunFinished(status="canceled", reason=stop.reason))
+
+
+def _has_background(run: RunState) -> bool:
+    return any(action.is_open for action in run.background.values())
 
 
 def _too_many_mistakes(run: RunState) -> ErrorInfo:
@@ -198,8 +212,8 @@ def _next_execution(tree: TreeState, run: RunState, ready: list[str]) -> Command
     if repeated is not None:
         return Repeat(ready[0], repeated)
     prepared = first.prepared
-    if prepared is None or prepared.kind != "tool.call":
-        return Execute((ready[0],))
+    if prepared is None or first.proposal.kind != "tool.call":
+        return Execute(tuple(_delegations(run, ready)))
     left, exceeded = tool_calls_left(tree.counters, run.budget, prepared.tool)
     if exceeded is not None:
         return Fail(exceeded)
@@ -207,13 +221,32 @@ def _next_execution(tree: TreeState, run: RunState, ready: list[str]) -> Command
         return Execute((ready[0],))
     together: list[str] = []
     for action_id in ready:
-        other = run.actions[action_id].prepared
-        if other is None or not other.read_only or other.kind != "tool.call" or len(together) == left:
+        candidate = run.actions[action_id]
+        other = candidate.prepared
+        if candidate.proposal.kind != "tool.call" or len(together) == left:
+            break
+        if other is None or not other.read_only:
             break
         if other.tool != prepared.tool and run.budget.max_calls:
             break  # limits by name are counted one tool at a time
         together.append(action_id)
     return Execute(tuple(together))
+
+
+def _delegations(run: RunState, ready: list[str]) -> list[str]:
+    """The delegations at the front, which run side by side; one that repeats another waits for its success."""
+    together: list[str] = []
+    keys: set[str] = set()
+    for action_id in ready:
+        action = run.actions[action_id]
+        if action.proposal.kind != "agent.call" or _success_of(run, action) is not None:
+            break
+        if action.call_key is not None:
+            if action.call_key in keys:
+                break
+            keys.add(action.call_key)
+        together.append(action_id)
+    return together
 
 
 def _success_of(run: RunState, action: ActionState) -> str | None:

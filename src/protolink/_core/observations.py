@@ -20,11 +20,9 @@ from protolink._core.records import (
     ModelReplied,
     ReplyRefused,
 )
-from protolink._json import canonical, dumps
+from protolink._json import dumps
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from protolink._core.state import ActionState, Message
 
 __all__ = ["assistant_message", "question_message", "refusal_message", "rejection_feedback", "tool_message"]
@@ -47,7 +45,7 @@ def assistant_message(record: ModelReplied, *, native: bool) -> Message:
     message: Message = {"role": "assistant", "content": record.text}
     if native and record.proposals:
         message["tool_calls"] = [
-            {"id": proposal.call_id, "name": proposal.name, "arguments": proposal.args} for proposal in record.proposals
+            {"id": proposal.call_id, "name": proposal.said, "arguments": proposal.args} for proposal in record.proposals
         ]
     return message
 
@@ -80,16 +78,14 @@ def rejection_feedback(record: ActionRejected, correction: int, allowed: int) ->
     }
 
 
-def tool_message(action: ActionState, succeeded: Mapping[str, tuple[str, Any]]) -> Message:
+def tool_message(action: ActionState) -> Message:
     """The ending of one action, as the answer to its call."""
-    content: dict[str, Any] = {"type": "tool_result", "tool": action.proposal.name}
+    content: dict[str, Any] = {"type": "tool_result", "tool": action.proposal.said}
     match action.ending:
         case ActionCompleted(result=result):
             content["result"] = result if action.observed_is_unset else action.observed
-        case ActionRepeated(arguments=arguments, repeat_of=repeat_of):
-            # The call key of state.call_key; importing it here would close a circle for one line.
-            _, observed = succeeded.get(f"{action.proposal.tool} {canonical(arguments)}", ("", None))
-            content["result"] = observed
+        case ActionRepeated(repeat_of=repeat_of):
+            content["result"] = action.observed
             content["repeated"] = True
             content["note"] = f"This identical call had already succeeded as {repeat_of}; it was not executed again."
         case ActionRejected() as rejected:
@@ -109,6 +105,6 @@ def tool_message(action: ActionState, succeeded: Mapping[str, tuple[str, Any]]) 
             content["result"] = {"type": "tool_uncertain", "status": "uncertain"}
         case other:
             raise TypeError(f"{type(other).__name__} is no ending of an action")
-    message: Message = {"role": "tool", "content": dumps(content), "name": action.proposal.name}
+    message: Message = {"role": "tool", "content": dumps(content), "name": action.proposal.said}
     message["tool_call_id"] = action.proposal.call_id
     return message

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, dataclass_transform
 
 __all__ = [
+    "AGENT_CALL",
     "ActionCanceled",
     "ActionCompleted",
     "ActionDenied",
@@ -24,8 +25,10 @@ __all__ = [
     "AnswerGiven",
     "ApprovalAnswered",
     "ApprovalAsked",
+    "BackgroundProposed",
     "BudgetExceeded",
     "CancelRequested",
+    "ConversationLoaded",
     "ErrorInfo",
     "Inference",
     "ModelAsked",
@@ -87,9 +90,18 @@ class ToolRequest:
     tool: str
     args: Any
     call_id: str
+    agent: str | None = None
+    """The owned worker that the named facade stands for; None for a tool of the agent's own."""
+
+    agent_tool: str | None = None
+    """The worker's tool that the facade is bound to; None where it asks for inference."""
 
 
 Work = Inference | ToolRequest
+
+
+AGENT_CALL = "agent_call"
+"""What a model calls a delegation that has no declaration of its own."""
 
 
 @record
@@ -101,20 +113,36 @@ class Proposal:
     """The provider's id of the call, or the action id where it gave none."""
 
     tool: str | None = None
+    """The tool, or the worker's tool where `agent` is set; None where a worker is asked for inference."""
+
     agent: str | None = None
-    agent_action: Literal["infer", "tool_call"] | None = None
-    prompt: str | None = None
+    """The worker that the work is delegated to; None for a tool of the agent's own."""
+
+    facade: str | None = None
+    """The declaration by which the worker was addressed; None for a plain `agent_call`."""
+
     args: Any = None
+    """The tool's arguments, or `{"task": ...}` for a worker's inference."""
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Literal["tool.call", "agent.call"]:
         """The kind of action that it would become."""
         return "tool.call" if self.agent is None else "agent.call"
 
     @property
     def name(self) -> str:
-        """What is addressed: the tool, or the agent."""
+        """What is addressed: the tool, or the worker."""
         return self.agent or self.tool or ""
+
+    @property
+    def target(self) -> str:
+        """What identical calls have in common beside their arguments."""
+        return f"{self.agent}.{self.tool or 'infer'}" if self.agent is not None else self.tool or ""
+
+    @property
+    def said(self) -> str:
+        """The name that whoever asked has used."""
+        return self.facade or (self.tool if self.agent is None else AGENT_CALL) or ""
 
 
 @record
@@ -157,6 +185,14 @@ class RunStarted:
     def task_id(self) -> str:
         """The id of the task."""
         return str(self.task["id"])
+
+
+@record
+class ConversationLoaded:
+    """The session's earlier messages were read; they come before what this run asks."""
+
+    messages: tuple[dict[str, Any], ...]
+    """As the model will see them again."""
 
 
 @record
@@ -367,6 +403,13 @@ class ActionUncertain:
 
 
 @record
+class BackgroundProposed:
+    """A worker was asked for beside the turns of the model: by the application, or by a tool."""
+
+    proposal: Proposal
+
+
+@record
 class ProgressReported:
     """A running tool said something about its work."""
 
@@ -418,6 +461,7 @@ class RunFinished:
 
 Record = (
     RunStarted
+    | ConversationLoaded
     | ModelAsked
     | ModelReplied
     | ModelFailed
@@ -435,6 +479,7 @@ Record = (
     | ActionFailed
     | ActionCanceled
     | ActionUncertain
+    | BackgroundProposed
     | ProgressReported
     | AnswerGiven
     | CancelRequested

@@ -27,8 +27,10 @@ from protolink._core.records import (
     AnswerGiven,
     ApprovalAnswered,
     ApprovalAsked,
+    BackgroundProposed,
     BudgetExceeded,
     CancelRequested,
+    ConversationLoaded,
     ErrorInfo,
     Inference,
     ModelAsked,
@@ -124,6 +126,12 @@ class RunState:
     actions: dict[str, ActionState] = field(default_factory=dict[str, ActionState])
     """The actions of the current turn, in the order of their proposal."""
 
+    background: dict[str, ActionState] = field(default_factory=dict[str, ActionState])
+    """Delegations beside the turns; they belong to no conversation."""
+
+    delegations: int = 0
+    """Child runs that were prepared, each of which counts against the limit of children."""
+
     action_count: int = 0
     pending_answer: Any = _UNSET
     """A final reply that was not given as the answer yet."""
@@ -131,6 +139,9 @@ class RunState:
     answer_attempts: int = 0
     history: list[Message] = field(default_factory=list[Message])
     history_characters: int = 0
+    earlier: int | None = None
+    """How many messages of the history are the session's from before this run; None until they were read."""
+
     succeeded: dict[str, tuple[str, Any]] = field(default_factory=dict[str, tuple[str, Any]])
     """Observations of completed calls that must not happen twice, by tool and arguments."""
 
@@ -157,6 +168,10 @@ class RunState:
     def estimated_history_tokens(self) -> int:
         """A rough count of the conversation's tokens, at four characters each."""
         return self.history_characters // 4
+
+    def action(self, action_id: str) -> ActionState:
+        """An action of the current turn, or one in the background."""
+        return self.actions.get(action_id) or self.background[action_id]
 
     def remember(self, message: Message) -> None:
         """Append to the conversation."""
@@ -186,6 +201,8 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
     if run.finished is not None:
         raise RecordRefused(f"run {run_id!r} has ended")
     match record:
+        case ConversationLoaded():
+            _conversation_loaded(run, record)
         case ModelAsked():
             _model_asked(tree, run, record)
         case ModelReplied():
@@ -193,6 +210,7 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
         case ActionPrepared():
             action = _action(run, record.action_id, "proposed")
             action.prepared, action.stage = record, "prepared"
+            run.delegations += action.proposal.kind == "agent.call"
             if not (record.read_only or record.repeatable):
                 action.call_key = call_key(record.tool, canonical(record.arguments))
         case ActionJudged():
@@ -224,23 +242,33 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
                 run.denied.add(action.prepared.fingerprint)
             _end(run, action, record)
             error = ErrorInfo(code=_DENIED_CODES[record.code], message=record.reason)
-            _stop(run, Stop("failed", record, error=error))
+            _stop_for(run, Stop("failed", record, error=error), record.action_id)
         case ActionObserved():
             _observed(run, record)
         case ActionRepeated():
             action = _action(run, record.action_id, "proposed", "authorized")
+            found = run.succeeded.get(call_key(action.proposal.target, canonical(record.arguments)))
+            if found is None:
+                raise RecordRefused(f"action {record.action_id!r} repeats nothing that has succeeded")
+            action.observed = found[1]
             _end(run, action, record)
         case ActionFailed():
             action = _running(run, record.action_id, "proposed", "prepared")
+            direct = isinstance(run.work, ToolRequest)
             _end(run, action, record)
-            if isinstance(run.work, ToolRequest) or not record.observed:
-                _stop(run, Stop("failed", record, error=record.error))
+            if direct or not record.observed:
+                _stop_for(run, Stop("failed", record, error=record.error), record.action_id)
         case ActionCanceled():
             _end(run, _open(run, record.action_id), record)
         case ActionUncertain():
             _end(run, _action(run, record.action_id, "started"), record)
             error = ErrorInfo(code="uncertain_execution", message=record.reason)
-            _stop(run, Stop("failed", record, error=error))
+            _stop_for(run, Stop("failed", record, error=error), record.action_id)
+        case BackgroundProposed(proposal=proposal):
+            if run.stop is not None or run.work is None:
+                raise RecordRefused(f"run {run_id!r} is ending and starts no more workers")
+            run.action_count += 1
+            run.background[proposal.action_id] = ActionState(proposal)
         case ProgressReported():
             _running(run, record.action_id, "proposed", "prepared", "authorized")
         case AnswerGiven():
@@ -253,7 +281,7 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
         case RunFailed():
             _stop(run, Stop("failed", record, error=record.error))
         case RunFinished():
-            if any(action.is_open for action in run.actions.values()):
+            if any(action.is_open for action in (*run.actions.values(), *run.background.values())):
                 raise RecordRefused("a run cannot end while one of its actions is open")
             _flush(run)
             run.finished = record
@@ -285,6 +313,14 @@ def _started(run_id: str, record: RunStarted) -> RunState:
     return run
 
 
+def _conversation_loaded(run: RunState, record: ConversationLoaded) -> None:
+    if run.earlier is not None or run.steps > 0:
+        raise RecordRefused(f"run {run.run_id!r} has its conversation already")
+    run.history[:0] = record.messages
+    run.history_characters += sum(len(message["content"]) for message in record.messages)
+    run.earlier = len(record.messages)
+
+
 def _begin_work(run: RunState) -> None:
     """Put the next piece of work in front of the model, or its action in front of the pipeline."""
     run.corrections = 0
@@ -295,7 +331,15 @@ def _begin_work(run: RunState) -> None:
         case ToolRequest() as request:
             run.action_count += 1
             action_id = f"{run.run_id}.{run.action_count}"
-            proposal = Proposal(action_id=action_id, call_id=request.call_id, tool=request.tool, args=request.args)
+            delegated = request.agent is not None
+            proposal = Proposal(
+                action_id=action_id,
+                call_id=request.call_id,
+                tool=request.agent_tool if delegated else request.tool,
+                agent=request.agent,
+                facade=request.tool if delegated else None,
+                args=request.args,
+            )
             run.actions[action_id] = ActionState(proposal)
         case None:
             pass
@@ -304,7 +348,7 @@ def _begin_work(run: RunState) -> None:
 
 
 def _action(run: RunState, action_id: str, *stages: Stage) -> ActionState:
-    action = run.actions.get(action_id)
+    action = run.actions.get(action_id) or run.background.get(action_id)
     if action is None:
         raise RecordRefused(f"action {action_id!r} is not open")
     if action.stage not in stages:
@@ -331,10 +375,17 @@ def _stop(run: RunState, stop: Stop) -> None:
         run.stop.interrupts = True
 
 
+def _stop_for(run: RunState, stop: Stop, action_id: str) -> None:
+    """Stop the run for one of its turn's actions; a worker in the background fails on its own."""
+    if action_id not in run.background:
+        _stop(run, stop)
+
+
 def _end(run: RunState, action: ActionState, record: Record) -> None:
     """Close an action; the last one of a turn moves them all into the conversation."""
     action.ending, action.stage = record, "ended"
-    _flush_when_done(run)
+    if action.proposal.action_id in run.actions:
+        _flush_when_done(run)
 
 
 def _flush_when_done(run: RunState) -> None:
@@ -387,8 +438,11 @@ def _action_rejected(run: RunState, record: ActionRejected) -> None:
         action = _running(run, record.action_id)
     else:
         action = _action(run, record.action_id, "proposed")
+    if record.action_id in run.background:
+        _end(run, action, record)
+        return
     run.corrections += 1
-    run.last_mistake = (action.proposal.name, record.message)
+    run.last_mistake = (action.proposal.said, record.message)
     action.correction = run.corrections
     action.corrections_allowed = run.corrections_allowed
     direct = isinstance(run.work, ToolRequest)
@@ -413,7 +467,7 @@ def _action_started(tree: TreeState, run: RunState, record: ActionStarted) -> No
     prepared = action.prepared
     if prepared is None:
         raise RecordRefused(f"action {record.action_id!r} was never prepared")
-    if prepared.kind == "tool.call":
+    if action.proposal.kind == "tool.call":
         _, exceeded = tool_calls_left(tree.counters, run.budget, prepared.tool)
         if exceeded is not None:
             raise RecordRefused(_budget_message(exceeded))
@@ -423,6 +477,9 @@ def _action_started(tree: TreeState, run: RunState, record: ActionStarted) -> No
 
 def _completed(run: RunState, action: ActionState, record: ActionCompleted) -> None:
     run.completed_ids.append(record.action_id)
+    if record.action_id in run.background:
+        _end(run, action, record)
+        return
     _keep_success(run, action, record.action_id, record.result)
     if action.prepared is not None and action.prepared.hooked:
         action.ending, action.stage = record, "completed"
@@ -474,5 +531,5 @@ def _flush(run: RunState) -> None:
     if isinstance(run.work, Inference):
         for action in run.actions.values():
             if action.ending is not None:
-                run.remember(observations.tool_message(action, run.succeeded))
+                run.remember(observations.tool_message(action))
     run.actions.clear()

@@ -5,22 +5,44 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
+from protolink._core.records import ToolRequest, Work
+from protolink._runtime.keeping import Keeper
 from protolink._runtime.threads import Workers
 from protolink.hooks import AgentHooks
+from protolink.limits import SubagentLimits
 from protolink.llms.port import LLM, ToolDeclaration
-from protolink.llms.prompt import system_prompt
+from protolink.llms.prompt import WorkerDescription, agent_call_declaration, system_prompt
 from protolink.policy.approvals import ApprovalHandler
 from protolink.policy.policies import Policy
 from protolink.tools.tool import BaseTool, SyncExecution
+from protolink.tools.worker import WorkerTool
 
-__all__ = ["Configuration", "LLMFactory"]
+__all__ = ["Configuration", "LLMFactory", "Subagent"]
 
 LLMFactory = Callable[[], "LLM | str | Awaitable[LLM | str]"]
 
 
-@dataclass(frozen=True)
+class Subagent(Protocol):
+    """An agent as its parent's runs see it."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """What it is for."""
+        ...
+
+    def configuration(self) -> Configuration:
+        """What a run of it, started now, would use."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
 class Configuration:
     """The parts of an agent that its runs use. Changing the agent makes a new one for later runs."""
 
@@ -37,6 +59,35 @@ class Configuration:
     workers: Workers
     sync_execution: SyncExecution
     expose_tool_results: bool
+    owner: Subagent
+    """The agent itself."""
+
+    subagents: Mapping[str, Subagent]
+    subagent_limits: SubagentLimits
+    keeper: Keeper | None = None
+    """The stores for conversations, tasks and reports, where the agent has any."""
+
+    @property
+    def has_model(self) -> bool:
+        """Whether inference is possible."""
+        return self.llm is not None or self.llm_factory is not None
+
+    @cached_property
+    def workers_offered(self) -> tuple[WorkerDescription, ...]:
+        """The owned workers as a model is told of them, for delegations without a declaration of their own."""
+        described: list[WorkerDescription] = []
+        for name, worker in self.subagents.items():
+            configuration = worker.configuration()
+            tools = tuple(configuration.tools) if self.subagent_limits.max_depth else ()
+            described.append(WorkerDescription(name, worker.description, configuration.has_model, tools))
+        return tuple(described)
+
+    @cached_property
+    def native_declarations(self) -> tuple[ToolDeclaration, ...]:
+        """The tools in a provider's own format, delegation among them."""
+        if not self.workers_offered:
+            return self.declarations
+        return (*self.declarations, agent_call_declaration(self.workers_offered))
 
     @cached_property
     def declarations(self) -> tuple[ToolDeclaration, ...]:
@@ -54,12 +105,12 @@ class Configuration:
     @cached_property
     def prompt_for_json(self) -> str:
         """The system prompt that explains the actions in words."""
-        return system_prompt(self.words, self.declarations, native=False)
+        return system_prompt(self.words, self.declarations, self.workers_offered, native=False)
 
     @cached_property
     def prompt_for_native(self) -> str:
         """The system prompt beside natively offered tools."""
-        return system_prompt(self.words, self.declarations, native=True)
+        return system_prompt(self.words, self.declarations, self.workers_offered, native=True)
 
     @cached_property
     def native_schema_characters(self) -> int:
@@ -80,6 +131,22 @@ class Configuration:
     def before_complete(self) -> tuple[Callable[..., Any], ...]:
         """The hooks that see an answer before the application does."""
         return tuple(hook.before_complete for hook in self.hooks if hook.before_complete is not None)
+
+    def resolve(self, work: tuple[Work, ...]) -> tuple[Work, ...]:
+        """The work with every facade replaced by the delegation that it stands for."""
+        return tuple(self._resolved(item) for item in work)
+
+    def _resolved(self, item: Work) -> Work:
+        facade = self.tools.get(item.tool) if isinstance(item, ToolRequest) else None
+        if not isinstance(item, ToolRequest) or not isinstance(facade, WorkerTool):
+            return item
+        return ToolRequest(
+            tool=item.tool,
+            args=item.args,
+            call_id=item.call_id,
+            agent=facade.worker.name,
+            agent_tool=facade.tool,
+        )
 
     def runs_in_thread(self, tool: BaseTool) -> bool:
         """Whether a plain function of `tool` runs in a worker thread here."""

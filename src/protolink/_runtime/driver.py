@@ -8,11 +8,13 @@ reason before anything else, so that the order in the list says what came first.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from protolink._core.machine import decide
 from protolink._core.records import (
+    ActionCanceled,
     BudgetExceeded,
     CancelRequested,
     ErrorInfo,
@@ -24,16 +26,19 @@ from protolink._core.records import (
 )
 from protolink._core.state import RecordRefused, RunState
 from protolink._environment import Environment, Timer
-from protolink._runtime.configuration import Configuration
+from protolink._runtime.background import driving
+from protolink._runtime.configuration import Configuration, Subagent
 from protolink._runtime.journal import Journal
 from protolink._runtime.perform import perform
+from protolink._runtime.request import Request
 from protolink._runtime.scopes import Interrupted, Scope
 from protolink._text import describe_error
-from protolink.context import RunContext
+from protolink.context import RunContext, narrow_request_context
 from protolink.llms.port import LLM, ToolDeclaration
 
 __all__ = ["Driver"]
 
+_FAILURES_OF_A_RUN: Final = 3
 _REFUSALS_IN_A_ROW: Final = 100
 _STEPS_WITHOUT_A_PAUSE: Final = 64
 """Commands after which a run that never waits lets the event loop serve others."""
@@ -49,27 +54,79 @@ class Driver:
         "_since",
         "_stop_record",
         "_waiting",
+        "approval_handler",
         "arguments",
+        "background",
         "cause",
+        "children",
         "configuration",
         "context",
+        "depth_left",
+        "ending",
         "environment",
+        "failed_child",
         "journal",
+        "keeper",
+        "lineage",
         "live_result",
         "llm",
         "offered",
         "on_finish",
+        "parent",
+        "places",
+        "policies",
         "run",
         "run_id",
         "scope",
+        "spawned",
         "task",
         "validator",
+        "variables",
     )
 
     def __init__(
-        self, configuration: Configuration, context: RunContext, journal: Journal, environment: Environment
+        self,
+        configuration: Configuration,
+        context: RunContext,
+        journal: Journal,
+        environment: Environment,
+        parent: Driver | None = None,
     ) -> None:
+        limits = configuration.subagent_limits
         self.configuration = configuration
+        self.parent = parent
+        self.policies = configuration.policies
+        self.approval_handler = configuration.approval_handler
+        self.lineage: tuple[object, ...] = (configuration.owner,)
+        self.depth_left = limits.max_depth
+        if parent is not None:
+            # What the ancestors impose holds below them; a child can only narrow it.
+            self.policies = parent.policies + configuration.policies
+            self.approval_handler = parent.approval_handler or configuration.approval_handler
+            self.lineage = (*parent.lineage, configuration.owner)
+            self.depth_left = min(parent.depth_left - 1, limits.max_depth)
+        self.places = asyncio.Semaphore(limits.max_concurrency)
+        self.children: dict[str, Driver] = {}
+        """Child runs at work, by the action that delegated to them."""
+
+        self.background: dict[str, asyncio.Task[None]] = {}
+        """Delegations beside the turns, by action."""
+
+        self.spawned: list[Driver] = []
+        """Every child that was started in the background, in order."""
+
+        self.failed_child: Driver | None = None
+        """The child whose failure is this run's."""
+
+        self.ending = False
+        """Whether the run only waits for its children to stop."""
+
+        self.keeper = configuration.keeper
+        """The stores that the run reads its conversation from and leaves its results in."""
+
+        self.variables = contextvars.copy_context()
+        """The context variables of the moment when the run was started, private request values among them."""
+
         self.context = context
         self.journal = journal
         self.environment = environment
@@ -110,6 +167,35 @@ class Driver:
         self.journal.note(self.run_id, record)
         self.run = self.journal.tree.runs[self.run_id]
 
+    def launch(self) -> None:
+        """Drive the run in a task of its own, with the context variables that it was started with."""
+        name = f"protolink run {self.run_id}"
+        self.task = asyncio.get_running_loop().create_task(self.drive(), name=name, context=self.variables)
+
+    def child(self, worker: Subagent, request: Request, action_id: str) -> Driver:
+        """Start a child run in the same list, on behalf of the action `action_id`."""
+        child = Driver(worker.configuration(), request.context, self.journal, self.environment, self)
+        child.variables = self.variables.copy()
+        child.variables.run(narrow_request_context)
+        child.start(
+            RunStarted(
+                task=request.task,
+                agent_name=child.configuration.agent_name,
+                work=child.configuration.resolve(request.work),
+                context=request.context.to_dict(),
+                principal=self.run.started.principal,
+                parent_action_id=action_id,
+                delegation_id=action_id,
+            )
+        )
+        child.launch()
+        return child
+
+    def stop_children(self, reason: str) -> None:
+        """Tell every child that is at work to stop."""
+        for child in tuple(self.children.values()):
+            child.stop(CancelRequested(reason=reason))
+
     def append(self, *records: Record) -> Awaitable[None]:
         """Add records of this run to the list."""
         return self.journal.append(self.run_id, *records)
@@ -139,6 +225,8 @@ class Driver:
 
     def remaining_seconds(self) -> float | None:
         """Seconds until the run's deadline, or None where it has none."""
+        if self.parent is not None:
+            return self.parent.remaining_seconds()
         limit = self.run.budget.max_runtime_seconds
         return None if limit is None else max(0.0, limit - self.elapsed_seconds)
 
@@ -147,12 +235,22 @@ class Driver:
         if self._stop_record is None and self.run.finished is None:
             self._stop_record = record
             self.scope.interrupt()
+            self.stop_children(self.reason or "the parent run reached its deadline")
 
     async def record_stop(self) -> None:
         """Put the reason of an interruption into the list, once."""
         record, stop = self._stop_record, self.run.stop
         if record is not None and self.run.finished is None and not (stop is not None and stop.interrupts):
             await self.append(record)
+
+    async def record_ending(self, action_id: str, ending: Record) -> None:
+        """Append an action's outcome. One that comes too late is refused, and the action counts as canceled."""
+        if self.scope.stopped:
+            await self.record_stop()
+        try:
+            await self.append(ending)
+        except RecordRefused:
+            await self.append(ActionCanceled(action_id=action_id))
 
     async def fail(self, code: str, message: str, cause: BaseException | None = None) -> None:
         """Record why the run cannot go on, and keep the live exception for a caller in this process."""
@@ -174,29 +272,37 @@ class Driver:
     async def drive(self) -> None:
         """Drive the run to its end. Never raises, but for a cancellation from outside, which it honours last."""
         limit = self.run.budget.max_runtime_seconds
-        if limit is not None:
+        if limit is not None and self.parent is None:
             exceeded = BudgetExceeded(limit="max_runtime_seconds", allowed=limit, used=limit)
             self._deadline = self.environment.call_later(limit, lambda: self.stop(exceeded))
+        driving.set(self)
         canceled: asyncio.CancelledError | None = None
+        failures = 0
         try:
             while self.run.finished is None:
                 try:
                     await self._work()
                 except asyncio.CancelledError as error:
                     canceled = error
+                    failures += 1
                     self.stop(CancelRequested(reason="the task that drives the run was canceled"))
                 except Exception as error:  # ours: a run must end, whatever went wrong
-                    await self._fail_unexpectedly(error)
+                    failures += 1
+                    await self._fail_unexpectedly(error, for_good=failures > _FAILURES_OF_A_RUN)
         finally:
             if self._deadline is not None:
                 self._deadline.cancel()
             self.arguments.clear()
             self.task = None
             try:
-                if self.on_finish is not None:
-                    await self.on_finish(self)
+                if self.keeper is not None:
+                    await self.keeper.keep(self)
             finally:
-                self._end()
+                try:
+                    if self.on_finish is not None:
+                        await self.on_finish(self)
+                finally:
+                    self._end()
         if canceled is not None:
             raise canceled
 
@@ -217,6 +323,8 @@ class Driver:
     async def _work(self) -> None:
         tree, run = self.journal.tree, self.run
         performed = refused = 0
+        if self.keeper is not None:
+            await self.keeper.prepare(self)
         while True:
             if self.scope.stopped:
                 await self.record_stop()
@@ -238,12 +346,13 @@ class Driver:
             if performed % _STEPS_WITHOUT_A_PAUSE == 0:
                 await asyncio.sleep(0)
 
-    async def _fail_unexpectedly(self, error: Exception) -> None:
+    async def _fail_unexpectedly(self, error: Exception, *, for_good: bool) -> None:
+        """Record a fault of our own as the run's failure; `for_good` when even ending properly does not work."""
         self.keep_cause(error)
         info = ErrorInfo(code="internal_error", message=describe_error(error), type=type(error).__name__)
         if self.run.stop is None:
             await self.append(RunFailed(error=info))
-            return
-        # Ending properly is what failed: close the list without further ceremony.
-        self.run.actions.clear()
-        await self.append(RunFinished(status="failed", error=info))
+        elif for_good:
+            self.run.actions.clear()
+            self.run.background.clear()
+            await self.append(RunFinished(status="failed", error=info))

@@ -66,7 +66,9 @@ class Journal:
         tree = self.tree
         run = tree.runs.get(run_id)
         action_id = getattr(record, "action_id", None)
-        action = run.actions.get(action_id) if run is not None and action_id is not None else None
+        action = None
+        if run is not None and action_id is not None:
+            action = run.actions.get(action_id) or run.background.get(action_id)
         asked = run.asked if run is not None else None
         evolve(tree, run_id, record)
         if run is None:

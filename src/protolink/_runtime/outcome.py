@@ -46,6 +46,8 @@ def failure_of(driver: Driver, views: Views) -> ProtolinkError | None:
 
 
 def _from(error: ErrorInfo, driver: Driver) -> ProtolinkError:
+    while driver.failed_child is not None:
+        driver = driver.failed_child
     message = error.message
     record = None if driver.run.stop is None else driver.run.stop.record
     action_id: str | None = getattr(record, "action_id", None)

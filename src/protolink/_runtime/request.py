@@ -14,7 +14,7 @@ from protolink.context import RunBudget, RunContext
 from protolink.message import Message, Part
 from protolink.task import Task, TaskState, merged_context
 
-__all__ = ["Request", "request_for", "tool_request"]
+__all__ = ["Request", "prompt_request", "request_for", "tool_request"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,7 @@ def request_for(
 ) -> Request:
     """Freeze a prompt, a message or a task. Raises `ValueError` for one that asks for nothing or contradicts itself."""
     if isinstance(subject, str):
-        prompt = encodable(subject)
-        merged = merged_context(context, session_id, budget)
-        return Request(_opened({"type": "infer", "content": {"prompt": prompt}}), (Inference(prompt=prompt),), merged)
+        return prompt_request(encodable(subject), merged_context(context, session_id, budget))
     if isinstance(subject, Message):
         subject = Task(messages=[subject])
     if not isinstance(subject, Task):
@@ -48,6 +46,11 @@ def request_for(
     merged = merged_context(_context(subject, context), session_id, budget)
     stored, _ = render(subject.to_dict())
     return Request(cast("dict[str, Any]", stored), _work(subject, max_attempts), merged)
+
+
+def prompt_request(prompt: str, context: RunContext) -> Request:
+    """Freeze one prompt in a context of its own."""
+    return Request(_opened({"type": "infer", "content": {"prompt": prompt}}), (Inference(prompt=prompt),), context)
 
 
 def tool_request(name: str, arguments: Mapping[str, Any], context: RunContext | None = None) -> Request:

@@ -9,6 +9,7 @@ task of its own, so that each has its own exception here: `Interrupted`, `Cancel
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable
 from typing import Any, Final
 
@@ -86,7 +87,11 @@ class Scope:
         if self.stopped:
             _discard(awaitable)
             raise Interrupted(unsettled=False)
-        returned, value = await self._wait(asyncio.ensure_future(_contained(awaitable)), timeout)
+        try:
+            returned, value = await self._wait(asyncio.ensure_future(_contained(awaitable)), timeout)
+        finally:
+            if inspect.iscoroutine(awaitable) and inspect.getcoroutinestate(awaitable) == inspect.CORO_CREATED:
+                awaitable.close()  # its task was canceled before it had a turn
         return _unpack(returned, value)
 
     async def call_in_thread(self, call: ThreadCall, timeout: float | None = None) -> Any:

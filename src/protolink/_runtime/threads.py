@@ -84,7 +84,7 @@ class ThreadCall:
         try:
             outcome = (True, self._function())
         except BaseException as error:  # the application's code, in a thread that has nobody above it
-            outcome = (False, error)
+            outcome = (False, _own_failure(error))
         self.ended = True
         self._workers.release()
         try:
@@ -95,6 +95,15 @@ class ThreadCall:
     def _settle(self, outcome: tuple[bool, Any]) -> None:
         if not self.future.done():
             self.future.set_result(outcome)
+
+
+def _own_failure(error: BaseException) -> BaseException:
+    """The exception as one that may pass an event loop. A real Ctrl-C reaches the main thread and no other."""
+    if not isinstance(error, KeyboardInterrupt):
+        return error
+    failure = RuntimeError("KeyboardInterrupt was raised in a worker thread")
+    failure.__cause__ = error
+    return failure
 
 
 class Workers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
@@ -132,4 +132,4 @@ def _recorded(request: LLMRequest) -> RecordedRequest:
 
 def _plain(value: Any) -> Any:
     """A copy in plain dictionaries and lists."""
-    return thaw(cast("Any", value))
+    return thaw(dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value)

@@ -35,6 +35,7 @@ from protolink.events import RunEvent
 from protolink.testing import ManualClock
 
 RUN: Final = "run"
+LONG_AGO: Final = "2026-01-01T00:00:00.000000+00:00"
 QUESTION: Final = Inference(prompt="What is stored?")
 
 
@@ -46,9 +47,9 @@ def started(
     **changes: Any,
 ) -> RunStarted:
     """A run about `work`, one question if none is given."""
-    context = RunContext(run_id=run_id, budget=budget or RunBudget(), created_at="2026-01-01T00:00:00.000000+00:00")
+    context = RunContext(run_id=run_id, budget=budget or RunBudget(), created_at=LONG_AGO)
     return RunStarted(
-        task={"id": f"task of {run_id}", "state": "submitted"},
+        task={"id": f"task of {run_id}", "state": "submitted", "created_at": LONG_AGO},
         agent_name="keeper",
         work=work or (QUESTION,),
         context=context.to_dict(),
@@ -91,7 +92,9 @@ def act(number: int) -> str:
     return f"{RUN}.{number}"
 
 
-def prepared(number: int, tool: str = "note", arguments: dict[str, Any] | None = None, **changes: Any) -> ActionPrepared:
+def prepared(
+    number: int, tool: str = "note", arguments: dict[str, Any] | None = None, **changes: Any
+) -> ActionPrepared:
     """The exact operation of a call; each has arguments of its own unless some are given."""
     given = {"number": number} if arguments is None else arguments
     return ActionPrepared(

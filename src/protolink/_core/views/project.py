@@ -27,8 +27,10 @@ from protolink._core.records import (
     AnswerGiven,
     ApprovalAnswered,
     ApprovalAsked,
+    BackgroundProposed,
     BudgetExceeded,
     CancelRequested,
+    ConversationLoaded,
     ErrorInfo,
     ModelAsked,
     ModelFailed,
@@ -173,7 +175,7 @@ def _from_record(entry: Entry, who: Identity) -> RunEvent:
                 event.severity = "error"
             event.final = True
             return event
-        case ActionObserved() | CancelRequested():
+        case ActionObserved() | BackgroundProposed() | CancelRequested() | ConversationLoaded():
             raise TypeError(f"{type(record).__name__} is private")
         case unknown:
             assert_never(unknown)

@@ -11,6 +11,7 @@ from protolink._core.machine import (
     CloseActions,
     Command,
     Deny,
+    Drain,
     Execute,
     Fail,
     Finish,
@@ -21,7 +22,7 @@ from protolink._core.machine import (
 )
 from protolink._runtime.perform.answer import give_answer
 from protolink._runtime.perform.approval import ask, deny
-from protolink._runtime.perform.ending import close_actions, fail
+from protolink._runtime.perform.ending import close_actions, drain, fail
 from protolink._runtime.perform.execute import execute, repeat
 from protolink._runtime.perform.judge import judge
 from protolink._runtime.perform.model import ask_model
@@ -57,6 +58,8 @@ async def perform(driver: Driver, command: Command) -> None:
             await repeat(driver, command)
         case Observe():
             await observe(driver, command)
+        case Drain():
+            await drain(driver)
         case CloseActions():
             await close_actions(driver, command)
         case Fail():

@@ -43,14 +43,14 @@ def approval_request(driver: Driver, action: ActionState) -> ApprovalRequest:
         run_id=driver.run_id,
         request_id=action.request_id,
         created_at=iso(now),
-        metadata={"agent_name": driver.configuration.agent_name},
+        metadata={"agent_name": driver.configuration.agent_name, "root_run_id": driver.journal.tree.root_id},
     )
 
 
 async def ask(driver: Driver, command: Ask) -> None:
     """Get a decision for each waiting action; they wait side by side."""
-    handler = driver.configuration.approval_handler
-    actions = [driver.run.actions[action_id] for action_id in command.action_ids]
+    handler = driver.approval_handler
+    actions = [driver.run.action(action_id) for action_id in command.action_ids]
     if handler is None:
         first = actions[0].proposal
         reason = f"{first.name} requires approval, and the agent has no approval_handler to ask"
@@ -104,7 +104,7 @@ def decision_of(answer: object, request: ApprovalRequest) -> ApprovalDecision:
 
 async def deny(driver: Driver, command: Deny) -> None:
     """Record that an action was refused, by a person or by a policy."""
-    action = driver.run.actions[command.action_id]
+    action = driver.run.action(command.action_id)
     if action.answer is not None:
         reason = action.answer.reason or f"{action.proposal.name} was not approved"
         await driver.append(ActionDenied(action_id=command.action_id, code="approval_declined", reason=reason))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from protolink._core.machine import CloseActions, Fail
@@ -10,11 +11,15 @@ from protolink._core.records import ActionCanceled, BudgetExceeded, RunFailed
 if TYPE_CHECKING:
     from protolink._runtime.driver import Driver
 
-__all__ = ["close_actions", "fail"]
+__all__ = ["close_actions", "drain", "fail"]
 
 
 async def close_actions(driver: Driver, command: CloseActions) -> None:
     """End every open action. One that was entered and whose own ending is missing may still be running."""
+    # Whoever was canceled from outside has left its children without awaiting their end.
+    for action_id, child in tuple(driver.children.items()):
+        await child.wait()
+        driver.children.pop(action_id, None)
     actions = driver.run.actions
     await driver.append(
         *(
@@ -22,6 +27,15 @@ async def close_actions(driver: Driver, command: CloseActions) -> None:
             for action_id in command.action_ids
         )
     )
+
+
+async def drain(driver: Driver) -> None:
+    """Stop the workers in the background and await that they have ended."""
+    driver.ending = True
+    driver.stop_children("the run that started this work has ended")
+    await asyncio.gather(*driver.background.values(), return_exceptions=True)
+    left = [action_id for action_id, action in driver.run.background.items() if action.is_open]
+    await driver.append(*(ActionCanceled(action_id=action_id) for action_id in left))
 
 
 async def fail(driver: Driver, command: Fail) -> None:

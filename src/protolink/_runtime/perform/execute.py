@@ -24,6 +24,7 @@ from protolink._core.state import ActionState, RecordRefused
 from protolink._environment import iso
 from protolink._json import render
 from protolink._runtime.perform.approval import approval_request, policy_decision
+from protolink._runtime.perform.delegate import delegate
 from protolink._runtime.perform.judge import prepared_action
 from protolink._runtime.scopes import InnerCancellation, Interrupted, TimedOut
 from protolink._text import describe_error
@@ -58,23 +59,26 @@ async def execute(driver: Driver, command: Execute) -> None:
 
 async def repeat(driver: Driver, command: Repeat) -> None:
     """Record that the observation of an identical call is given again."""
-    prepared = driver.run.actions[command.action_id].prepared
+    prepared = driver.run.action(command.action_id).prepared
     arguments = {} if prepared is None else prepared.arguments
     await driver.append(ActionRepeated(action_id=command.action_id, repeat_of=command.repeat_of, arguments=arguments))
 
 
 async def _execute_one(driver: Driver, action_id: str) -> None:
-    action = driver.run.actions[action_id]
+    action = driver.run.action(action_id)
     prepared = action.prepared
     if prepared is None:
         raise TypeError("only a prepared action is executed")
-    tool = driver.configuration.tools[prepared.tool]
     if (
         action_fingerprint(prepared.kind, prepared.name, prepared.payload, prepared.capabilities)
         != prepared.fingerprint
     ):
         await driver.fail("action_changed", f"the operation of {prepared.name!r} is not the one that was authorized")
         return
+    if action.proposal.kind == "agent.call":
+        await delegate(driver, action)
+        return
+    tool = driver.configuration.tools[prepared.tool]
     values = driver.arguments.pop(action_id, {})
     await driver.append(ActionStarted(action_id=action_id))
     began = driver.environment.monotonic()
@@ -111,17 +115,7 @@ async def _execute_one(driver: Driver, action_id: str) -> None:
         if isinstance(driver.run.work, ToolRequest):
             driver.live_result = result
     call.ended = True
-    await _record_ending(driver, action_id, ending)
-
-
-async def _record_ending(driver: Driver, action_id: str, ending: Record) -> None:
-    """An outcome that comes after the run was stopped is refused; the action then counts as canceled."""
-    if driver.scope.stopped:
-        await driver.record_stop()
-    try:
-        await driver.append(ending)
-    except RecordRefused:
-        await driver.append(ActionCanceled(action_id=action_id))
+    await driver.record_ending(action_id, ending)
 
 
 def describe_text(error: BaseException) -> str:

@@ -43,10 +43,10 @@ def prepared_action(prepared: ActionPrepared, at: float) -> RunAction:
 
 async def judge(driver: Driver, command: Judge) -> None:
     """Record the strictest decision over all policies and the run's own permissions."""
-    prepared = driver.run.actions[command.action_id].prepared
+    prepared = driver.run.action(command.action_id).prepared
     if prepared is None:
         raise TypeError("only a prepared action is judged")
-    if not driver.configuration.policies and not driver.context.permissions and not driver.run.denied:
+    if not driver.policies and not driver.context.permissions and not driver.run.denied:
         await driver.append(ActionJudged(action_id=command.action_id, effect="allow"))
         return
     try:
@@ -80,7 +80,7 @@ async def _decided(driver: Driver, prepared: ActionPrepared) -> PolicyDecision:
             PolicyEffect.DENY, reason="the same action was denied before", policy_name="denied_before"
         )
     action = prepared_action(prepared, driver.environment.now())
-    policies = driver.configuration.policies
+    policies = driver.policies
     deciding = decide_all(policies, action, driver.shared_context, driver.context.permissions)
     if all(type(policy) is CapabilityPolicy for policy in policies):
         return await deciding  # ours neither wait nor raise, so they need no task of their own

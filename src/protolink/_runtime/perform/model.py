@@ -12,6 +12,7 @@ from protolink._core.budget import model_call_limit
 from protolink._core.machine import AskModel
 from protolink._core.parse import FinalText, Malformed, ProposedCall, parse_reply, proposals_from
 from protolink._core.records import (
+    AGENT_CALL,
     ErrorInfo,
     Inference,
     ModelAsked,
@@ -20,7 +21,7 @@ from protolink._core.records import (
     Proposal,
     ReplyRefused,
 )
-from protolink._json import JSONError, dumps, parse, render, thaw
+from protolink._json import JSONError, dumps, is_mapping, parse, render, thaw
 from protolink._runtime.perform.calls import call, call_hooks
 from protolink._runtime.scopes import Interrupted
 from protolink._text import describe_error
@@ -28,6 +29,7 @@ from protolink.errors import ConfigurationError
 from protolink.hooks import ModelRequest
 from protolink.llms.create import create_llm
 from protolink.llms.port import LLM, LLMReply, LLMRequest, ModelUsage, ToolCall, ToolDeclaration
+from protolink.tools.worker import WorkerTool
 
 if TYPE_CHECKING:
     from protolink._runtime.driver import Driver
@@ -123,7 +125,7 @@ async def _failed(driver: Driver, code: str, what: str, error: BaseException) ->
 async def _request(driver: Driver, llm: LLM, step: int, stream: _Stream) -> LLMRequest:
     configuration, run = driver.configuration, driver.run
     messages: list[dict[str, Any]] = run.history
-    tools = configuration.declarations
+    tools = configuration.native_declarations if llm.native_tools else configuration.declarations
     prompt = configuration.prompt_for_native if llm.native_tools else configuration.prompt_for_json
     driver.offered = None
     if configuration.before_model:
@@ -276,18 +278,37 @@ def _proposals(
         if not call_id or call_id in used:
             call_id = action_id
         used.add(call_id)
-        proposals.append(
-            Proposal(
-                action_id=action_id,
-                call_id=call_id,
-                tool=proposed.tool,
-                agent=proposed.agent,
-                agent_action=proposed.action,
-                prompt=proposed.prompt,
-                args=proposed.args,
-            )
-        )
+        proposals.append(_proposal(driver, proposed, action_id, call_id))
     return tuple(proposals), None, None
+
+
+def _proposal(driver: Driver, proposed: ProposedCall, action_id: str, call_id: str) -> Proposal:
+    """A call as what it stands for: a facade, and a native `agent_call`, are delegations from here on."""
+    if proposed.kind == "agent_call":
+        return delegation_proposal(action_id, call_id, proposed.agent, proposed.tool, proposed.prompt, proposed.args)
+    facade = driver.configuration.tools.get(proposed.tool or "")
+    if isinstance(facade, WorkerTool):
+        return Proposal(
+            action_id=action_id,
+            call_id=call_id,
+            tool=facade.tool,
+            agent=facade.worker.name,
+            facade=facade.name,
+            args=proposed.args,
+        )
+    if proposed.tool == AGENT_CALL and is_mapping(proposed.args) and isinstance(proposed.args.get("agent"), str):
+        args = proposed.args
+        return delegation_proposal(
+            action_id, call_id, args["agent"], args.get("tool"), args.get("prompt"), args.get("args", {})
+        )
+    return Proposal(action_id=action_id, call_id=call_id, tool=proposed.tool, args=proposed.args)
+
+
+def delegation_proposal(action_id: str, call_id: str, agent: str | None, tool: Any, prompt: Any, args: Any) -> Proposal:
+    """A proposal to delegate: a tool of the worker with its arguments, or a task for its model."""
+    if isinstance(tool, str):
+        return Proposal(action_id=action_id, call_id=call_id, tool=tool, agent=agent or "", args=args)
+    return Proposal(action_id=action_id, call_id=call_id, agent=agent or "", args={"task": prompt})
 
 
 def _calls_as_text(calls: tuple[ToolCall, ...]) -> str:

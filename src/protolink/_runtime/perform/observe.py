@@ -20,7 +20,7 @@ __all__ = ["observe"]
 
 async def observe(driver: Driver, command: Observe) -> None:
     """Record what the model will see instead, where a hook changed it."""
-    action = driver.run.actions[command.action_id]
+    action = driver.run.action(command.action_id)
     if not isinstance(action.ending, ActionCompleted):
         raise TypeError("only a completed action is observed")
     result = action.ending.result

@@ -19,6 +19,7 @@ from protolink._core.records import (
 from protolink._core.state import call_key
 from protolink._json import canonical, render, thaw
 from protolink._runtime.perform.calls import call
+from protolink._runtime.perform.delegate import prepare_delegation
 from protolink._runtime.scopes import Interrupted
 from protolink._text import describe_error
 from protolink.action import RunAction, action_fingerprint
@@ -37,7 +38,10 @@ MAX_NAMES_LISTED: Final = 50
 
 async def prepare(driver: Driver, command: Prepare) -> None:
     """Validate, let the tool prepare, and record the exact operation; or record why there is none."""
-    proposal = driver.run.actions[command.action_id].proposal
+    proposal = driver.run.action(command.action_id).proposal
+    if proposal.agent is not None:
+        await prepare_delegation(driver, proposal)
+        return
     tool = _offered_tool(driver, proposal)
     if tool is None:
         await driver.append(_unknown(driver, proposal))
@@ -81,7 +85,7 @@ async def prepare(driver: Driver, command: Prepare) -> None:
 
 def _offered_tool(driver: Driver, proposal: Proposal) -> BaseTool | None:
     """The declared tool of exactly this name, unless a hook left it out of this turn."""
-    if proposal.agent is not None or proposal.tool is None:
+    if proposal.tool is None:
         return None
     if driver.offered is not None and all(tool.name != proposal.tool for tool in driver.offered):
         return None
@@ -89,15 +93,14 @@ def _offered_tool(driver: Driver, proposal: Proposal) -> BaseTool | None:
 
 
 def _unknown(driver: Driver, proposal: Proposal) -> ActionRejected:
-    kind, code = ("worker", "unknown_worker") if proposal.agent is not None else ("tool", "unknown_tool")
     offered = driver.configuration.declarations if driver.offered is None else driver.offered
-    names = [] if proposal.agent is not None else sorted(tool.name for tool in offered)
+    names = sorted(tool.name for tool in offered)
     near = difflib.get_close_matches(proposal.name[:100], names[:1000], n=1)
     return ActionRejected(
         action_id=proposal.action_id,
         phase="validation",
-        code=code,
-        message=f"There is no {kind} of this name; nothing was executed.",
+        code="unknown_tool",
+        message="There is no tool of this name; nothing was executed.",
         details={"available": names[:MAX_NAMES_LISTED]},
         suggestion=f"Did you mean {near[0]}?" if near else None,
     )

@@ -1,0 +1,1 @@
+"""What the runtime costs, as ratios against the same calls without it: `python -m benchmarks`."""

@@ -1,0 +1,115 @@
+"""The rows that come out, and how they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["AtMost", "AtMostTimes", "Row", "table"]
+
+
+@dataclass(frozen=True, slots=True)
+class AtMostTimes:
+    """A goal as a multiple of the floor."""
+
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class AtMost:
+    """A goal in the row's own unit, for what has no floor to compare with."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One measured number beside its floor and its goal."""
+
+    workload: str
+    unit: str
+    protolink: float
+    floor: float | None = None
+    """The same calls without the runtime; None where there is nothing to compare with."""
+
+    target: AtMostTimes | AtMost | None = None
+    more_is_better: bool = False
+    """True for a rate. The ratio of a rate says how many times slower it is."""
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times the floor it costs."""
+        if self.floor is None:
+            return None
+        return self.floor / self.protolink if self.more_is_better else self.protolink / self.floor
+
+    @property
+    def verdict(self) -> str:
+        """`ok`, `over`, or `-` where there is no goal."""
+        match self.target:
+            case AtMostTimes(ratio=limit):
+                return "-" if self.ratio is None else "ok" if self.ratio <= limit else "over"
+            case AtMost(value=limit):
+                return "ok" if self.protolink <= limit else "over"
+            case None:
+                return "-"
+
+    @property
+    def limit(self) -> str:
+        """The goal as it is shown: a bare number is a ratio."""
+        match self.target:
+            case AtMostTimes(ratio=limit):
+                return _number(limit, 4)
+            case AtMost(value=limit):
+                return f"{_number(limit)} {self.unit}".rstrip()
+            case None:
+                return "-"
+
+    def cells(self) -> tuple[str, ...]:
+        """The row as texts, in the order of the columns."""
+        return (
+            self.workload,
+            "-" if self.floor is None else f"{_number(self.floor)} {self.unit}".rstrip(),
+            f"{_number(self.protolink)} {self.unit}".rstrip(),
+            "-" if self.ratio is None else _number(self.ratio),
+            self.limit,
+            self.verdict,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row as JSON, unrounded."""
+        target = self.target
+        return {
+            "workload": self.workload,
+            "unit": self.unit,
+            "floor": self.floor,
+            "protolink": self.protolink,
+            "ratio": self.ratio,
+            "target_ratio": target.ratio if isinstance(target, AtMostTimes) else None,
+            "target": target.value if isinstance(target, AtMost) else None,
+            "verdict": self.verdict,
+        }
+
+
+COLUMNS = ("workload", "floor", "protolink", "ratio", "target ratio", "verdict")
+
+
+def table(rows: Iterable[Row]) -> str:
+    """All rows under their column names, numbers to the right."""
+    lines: list[Sequence[str]] = [COLUMNS, *(row.cells() for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column in (0, len(COLUMNS) - 1) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _number(value: float, digits: int = 3) -> str:
+    """So many significant digits, never an exponent."""
+    if value >= 10 ** (digits - 1):
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}"

@@ -1,0 +1,29 @@
+"""Every workload by the name that `--only` takes, in the order in which they are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from benchmarks.scale import Scale
+from benchmarks.table import Row
+from benchmarks.workloads.agents import idle_agents
+from benchmarks.workloads.concurrency import concurrent_runs, cost_of_company
+from benchmarks.workloads.start import start
+from benchmarks.workloads.steps import one_tool_step, one_turn
+from benchmarks.workloads.streams import events
+from benchmarks.workloads.threads import blocking_tools
+
+__all__ = ["WORKLOADS", "Workload"]
+
+Workload = Callable[[Scale], list[Row]]
+
+WORKLOADS: Mapping[str, Workload] = {
+    "import": start,
+    "one turn": one_turn,
+    "one tool step": one_tool_step,
+    "concurrent runs": concurrent_runs,
+    "cost of company": cost_of_company,
+    "blocking tools": blocking_tools,
+    "events": events,
+    "idle agents": idle_agents,
+}

@@ -1,0 +1,246 @@
+"""Delegation: an owned worker does the work as a child run in the same list."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from protolink._core.records import (
+    ActionCanceled,
+    ActionCompleted,
+    ActionFailed,
+    ActionPrepared,
+    ActionRejected,
+    ActionRepeated,
+    ActionStarted,
+    ActionUncertain,
+    CancelRequested,
+    ErrorInfo,
+    Proposal,
+    Record,
+    ToolRequest,
+)
+from protolink._core.state import ActionState, call_key
+from protolink._json import canonical, render
+from protolink._runtime.request import prompt_request, tool_request
+from protolink.action import action_fingerprint
+from protolink.tools.schema import Arguments, ArgumentsError
+from protolink.tools.tool import BaseTool
+from protolink.tools.worker import TaskArguments, WorkerTool
+
+if TYPE_CHECKING:
+    from protolink._runtime.configuration import Configuration
+    from protolink._runtime.driver import Driver
+
+__all__ = ["CAPABILITY", "delegate", "prepare_delegation"]
+
+CAPABILITY = "agent.delegate"
+_TASK = TaskArguments()
+
+
+async def prepare_delegation(driver: Driver, proposal: Proposal) -> None:
+    """Record the exact delegation, or why there is none."""
+    worker = driver.configuration.subagents.get(proposal.agent or "")
+    refused = _refused(driver, proposal, worker)
+    if refused is not None or worker is None:
+        await driver.append(refused or _unknown_worker(driver, proposal))
+        return
+    tool, checks, rejection = _addressed(proposal, worker.configuration())
+    if rejection is not None:
+        await driver.append(rejection)
+        return
+    arguments: Any = proposal.args
+    if isinstance(driver.run.work, ToolRequest):
+        arguments, _ = render(arguments)
+    text = canonical(arguments)
+    try:
+        checks.validate(text)
+    except ArgumentsError as error:
+        await driver.append(_invalid(proposal, error))
+        return
+    found = driver.run.succeeded.get(call_key(proposal.target, text))
+    if found is not None and proposal.action_id in driver.run.actions:
+        await driver.append(ActionRepeated(action_id=proposal.action_id, repeat_of=found[0], arguments=arguments))
+        return
+    await driver.append(_prepared(driver, proposal, arguments, tool))
+
+
+def _refused(driver: Driver, proposal: Proposal, worker: object | None) -> Record | None:
+    """What keeps this delegation from happening, wherever it leads; None where nothing does."""
+    facade = driver.configuration.tools.get(proposal.facade) if proposal.facade is not None else None
+    if isinstance(facade, WorkerTool) and facade.worker is not worker:
+        return _failed(
+            proposal,
+            "worker_changed",
+            f"worker declaration {facade.name!r} stands for a child that is no longer registered; "
+            "register a new declaration for the present one",
+        )
+    if worker is None:
+        return None
+    if driver.depth_left <= 0:
+        return _failed(proposal, "subagent_limit", f"delegating to {proposal.agent!r} would go deeper than max_depth")
+    if worker in driver.lineage:
+        return _failed(
+            proposal, "subagent_limit", f"{proposal.agent!r} is at work above this run and cannot be its child"
+        )
+    limit = driver.configuration.subagent_limits.max_children
+    if driver.run.delegations >= limit:
+        return ActionRejected(
+            action_id=proposal.action_id,
+            phase="validation",
+            code="too_many_children",
+            message=f"This run has started its {limit} children; nothing was executed.",
+            suggestion="Work with what the children have returned.",
+        )
+    return None
+
+
+def _failed(proposal: Proposal, code: str, message: str) -> ActionFailed:
+    return ActionFailed(action_id=proposal.action_id, error=ErrorInfo(code=code, message=message))
+
+
+def _unknown_worker(driver: Driver, proposal: Proposal) -> ActionRejected:
+    return ActionRejected(
+        action_id=proposal.action_id,
+        phase="validation",
+        code="unknown_worker",
+        message="There is no worker of this name; nothing was executed.",
+        details={"available": sorted(driver.configuration.subagents)[:50]},
+    )
+
+
+def _addressed(
+    proposal: Proposal, configuration: Configuration
+) -> tuple[BaseTool | None, Arguments, ActionRejected | None]:
+    """The worker's tool, if one is meant, what checks the arguments, and why neither exists."""
+    if proposal.tool is None:
+        if configuration.has_model:
+            return None, _TASK, None
+        message = "This worker has no model; use one of its tools."
+        return None, _TASK, _no(proposal, "no_inference", message, configuration)
+    tool = configuration.tools.get(proposal.tool)
+    if tool is None:
+        message = "The worker has no tool of this name; nothing was executed."
+        return None, _TASK, _no(proposal, "unknown_tool", message, configuration)
+    return tool, tool.arguments, None
+
+
+def _no(proposal: Proposal, code: str, message: str, configuration: Configuration) -> ActionRejected:
+    return ActionRejected(
+        action_id=proposal.action_id,
+        phase="validation",
+        code=code,
+        message=message,
+        details={"available": sorted(configuration.tools)[:50]},
+    )
+
+
+def _invalid(proposal: Proposal, error: ArgumentsError) -> ActionRejected:
+    return ActionRejected(
+        action_id=proposal.action_id,
+        phase="validation",
+        code="invalid_arguments",
+        message=f"The arguments do not fit the schema of {proposal.said}: {error}",
+        details={"problems": [{"path": problem.path, "message": problem.message} for problem in error.problems]},
+        suggestion="Send arguments that fit the declared schema.",
+    )
+
+
+def _prepared(driver: Driver, proposal: Proposal, arguments: dict[str, Any], tool: BaseTool | None) -> ActionPrepared:
+    direct = isinstance(driver.run.work, ToolRequest)
+    name = proposal.name
+    payload: dict[str, Any] = {"type": "agent_call", "agent": name}
+    if proposal.tool is None:
+        payload.update(action="infer", prompt=arguments["task"])
+    else:
+        payload.update(action="tool_call", tool=proposal.tool, args=arguments)
+    return ActionPrepared(
+        action_id=proposal.action_id,
+        kind="agent.call",
+        name=name,
+        tool=proposal.target,
+        arguments=arguments,
+        payload=payload,
+        capabilities=(CAPABILITY,),
+        fingerprint=action_fingerprint("agent.call", name, payload, (CAPABILITY,)),
+        read_only=tool is not None and tool.read_only,
+        repeatable=tool is not None and tool.repeatable,
+        public=direct or driver.configuration.expose_tool_results,
+        hooked=not direct and bool(driver.configuration.after_tool) and proposal.action_id in driver.run.actions,
+    )
+
+
+async def delegate(driver: Driver, action: ActionState, started: asyncio.Future[Driver | None] | None = None) -> None:
+    """Run the child to its end and record which ending the delegation had; `started` learns of its beginning."""
+    action_id = action.proposal.action_id
+    if driver.places.locked():
+        # Interrupted while it waits for a place: the action was never entered, and closing it says so.
+        await driver.scope.call(driver.places.acquire())
+    else:
+        await driver.places.acquire()
+    try:
+        await driver.append(ActionStarted(action_id=action_id))
+        began = driver.environment.monotonic()
+        child = start_child(driver, action)
+        if started is not None:
+            driver.spawned.append(child)
+            started.set_result(child)
+        await child.wait()
+        del driver.children[action_id]
+        ending = _ending(driver, action_id, child, driver.environment.monotonic() - began)
+        await driver.record_ending(action_id, ending)
+    finally:
+        driver.places.release()
+    if driver.run.stop is not None and not driver.ending:
+        driver.stop_children("the run that delegated this work is ending")
+
+
+def start_child(driver: Driver, action: ActionState) -> Driver:
+    """Start the run that an authorized delegation stands for."""
+    proposal, prepared = action.proposal, action.prepared
+    if prepared is None:
+        raise TypeError("only a prepared delegation is started")
+    context = driver.context.child(driver.configuration.agent_name)
+    if proposal.tool is None:
+        request = prompt_request(prepared.payload["prompt"], context)
+    else:
+        request = tool_request(proposal.tool, prepared.arguments, context)
+    child = driver.child(driver.configuration.subagents[proposal.name], request, proposal.action_id)
+    driver.children[proposal.action_id] = child
+    if driver.scope.stopped:
+        child.stop(CancelRequested(reason=driver.reason or "the parent run was stopped"))
+    return child
+
+
+def _ending(driver: Driver, action_id: str, child: Driver, seconds: float) -> Record:
+    """What the child's end is for its parent: the same thing, with the same reason."""
+    finished, stop = child.run.finished, child.run.stop
+    if finished is None or finished.status == "canceled":
+        if driver.run.stop is not None or driver.scope.stopped or driver.ending:
+            return ActionCanceled(action_id=action_id, seconds=seconds)
+        error = ErrorInfo(code="worker_canceled", message=f"worker {child.configuration.agent_name!r} was canceled")
+        return ActionFailed(action_id=action_id, error=error, seconds=seconds)
+    if finished.status == "completed":
+        result = child.run.outputs[-1] if child.run.outputs else None
+        if isinstance(driver.run.work, ToolRequest):
+            driver.live_result = child.live_result
+        return ActionCompleted(action_id=action_id, result=result, seconds=seconds)
+    if child.cause is not None:
+        driver.keep_cause(child.cause)
+    record = stop.record if stop is not None else None
+    if isinstance(record, ActionRejected):
+        return ActionRejected(
+            action_id=action_id,
+            phase="execution",
+            code=record.code,
+            message=record.message,
+            details=record.details,
+            suggestion=record.suggestion,
+            arguments=record.arguments,
+            seconds=seconds,
+        )
+    driver.failed_child = driver.failed_child or child
+    error = finished.error or ErrorInfo(code="task_failed", message="the worker failed")
+    if error.code == "uncertain_execution":
+        return ActionUncertain(action_id=action_id, reason=error.message, seconds=seconds)
+    return ActionFailed(action_id=action_id, error=error, seconds=seconds)

@@ -1,0 +1,98 @@
+"""Sending work to agents over a transport."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from protolink.card import AgentCard
+from protolink.context import RunBudget, RunContext
+from protolink.discovery.port import Directory
+from protolink.errors import ConfigurationError
+from protolink.task import Task
+from protolink.transport.create import create_transport
+from protolink.transport.errors import PeerUnavailableError, TransportError
+from protolink.transport.port import Transport
+
+__all__ = ["AgentClient", "AgentPeer"]
+
+
+class AgentClient:
+    """Sends tasks to agents at their addresses.
+
+    Only the task crosses, as JSON: private request values stay with the caller. Canceling the await cancels
+    the peer's run.
+    """
+
+    def __init__(self, transport: str | Transport = "runtime") -> None:
+        self._transport = create_transport(transport)
+
+    async def send_task(self, url: str, task: Task) -> Task:
+        """Have the agent at `url` run a task and give the final task; a failed run gives a failed task.
+
+        Raises `PeerUnavailableError` where nobody answers, `PeerRefusedError` for a task that cannot be run,
+        or another `TransportError`; `delivered` says whether the run may have begun.
+        """
+        reply = await self._transport.call(url, "task", task.to_dict())
+        try:
+            return Task.from_dict(reply)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        except ValueError as error:
+            raise TransportError(f"the reply of {url!r} is no task: {error}", delivered=True) from error
+
+    def peer(self, target: str | AgentCard, *, directory: Directory | None = None) -> AgentPeer:
+        """One agent, by its address, its card, or its name in a registry."""
+        return AgentPeer(target, client=self, directory=directory)
+
+    def __repr__(self) -> str:
+        return f"<AgentClient over {self._transport!r}>"
+
+
+class AgentPeer:
+    """Another agent, with the verbs that cross a transport. Made by `Agent.peer` or `AgentClient.peer`."""
+
+    def __init__(self, target: str | AgentCard, *, client: AgentClient, directory: Directory | None = None) -> None:
+        self._target = target
+        self._client = client
+        self._directory = directory
+
+    async def url(self) -> str:
+        """The address. A name is looked up each time, so a peer that moved is found again.
+
+        Raises `PeerUnavailableError` for a name that the registry does not know, or knows several of.
+        """
+        target = self._target
+        if isinstance(target, AgentCard):
+            if not target.url:
+                raise ConfigurationError(f"the card of {target.name!r} has no address")
+            return target.url
+        if "://" in target:
+            return target
+        if self._directory is None:
+            raise ConfigurationError(f"{target!r} is no address, and there is no registry to look the name up in")
+        found = await self._directory.discover({"name": target})
+        if len(found) != 1 or not found[0].url:
+            raise PeerUnavailableError(f"the registry knows {len(found)} agents named {target!r}")
+        return found[0].url
+
+    async def send_task(self, task: Task) -> Task:
+        """Have the peer run a task and give the final task."""
+        return await self._client.send_task(await self.url(), task)
+
+    async def invoke(
+        self,
+        prompt: str,
+        *,
+        session_id: str | None = None,
+        budget: RunBudget | None = None,
+        context: RunContext | None = None,
+    ) -> Any:
+        """Have the peer answer a prompt. Raises `TaskExecutionError` where its run fails."""
+        task = Task.create_infer(prompt, session_id=session_id, budget=budget, context=context)
+        return (await self.send_task(task)).raise_for_status().get_output()
+
+    async def call_tool(self, name: str, /, **arguments: Any) -> Any:
+        """Have the peer run one of its tools. Raises `TaskExecutionError` where its run fails."""
+        return (await self.send_task(Task.create_tool_call(name, arguments))).raise_for_status().get_output()
+
+    def __repr__(self) -> str:
+        target = self._target
+        return f"<AgentPeer {target.name if isinstance(target, AgentCard) else target}>"

@@ -1,0 +1,7 @@
+"""Who can be reached where."""
+
+from protolink.discovery.port import Directory
+from protolink.discovery.registry import Registry
+from protolink.discovery.remote import RegistryClient
+
+__all__ = ["Directory", "Registry", "RegistryClient"]

@@ -1,0 +1,152 @@
+"""A team of agents that an application starts, runs work on and shuts down as one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
+
+from protolink._runtime.lifecycle import Lifecycle, starting, within
+from protolink.agent import Agent
+from protolink.client import AgentClient
+from protolink.discovery.presence import registered
+from protolink.discovery.registry import Registry
+from protolink.errors import ConfigurationError
+from protolink.handle import RunHandle
+from protolink.message import Message
+from protolink.task import Task
+
+__all__ = ["AgentGroup"]
+
+
+class AgentGroup:
+    """Agents that are ready when the group is entered and stopped when it is left.
+
+    Start: the registry if the group owns it, then each agent, registered as soon as it serves. Whatever
+    fails, takes longer than `startup_timeout` seconds altogether or is canceled meanwhile, everything that
+    was started is stopped again; the failure is one `TransportStartError`, and the group can be started anew.
+    Leaving cancels and awaits the runs that the group has started, then stops everything in reverse.
+
+    Parameters
+    ----------
+    agents
+        Started and stopped by the group. One without a transport takes part locally and is not registered.
+    external_agents
+        Agents that the group can run work on and leaves alone otherwise.
+    registry, own_registry
+        Where the agents are registered, and whether the group starts and stops the registry as well.
+    client
+        A client of the application's own that shares the group's lifetime in name only: the group hands it
+        out and never closes it.
+    """
+
+    def __init__(
+        self,
+        agents: Iterable[Agent],
+        *,
+        external_agents: Iterable[Agent] = (),
+        registry: Registry | None = None,
+        own_registry: bool = False,
+        client: AgentClient | None = None,
+        startup_timeout: float = 10.0,
+    ) -> None:
+        self._own = tuple(agents)
+        self._members: dict[str, Agent] = {}
+        for agent in (*self._own, *external_agents):
+            if not isinstance(agent, Agent):
+                raise ConfigurationError(f"a group has agents, not {type(agent).__name__}")
+            if agent.name in self._members:
+                raise ConfigurationError(f"two members of the group are named {agent.name!r}")
+            self._members[agent.name] = agent
+        if registry is not None and not isinstance(registry, Registry):
+            raise ConfigurationError(f"registry is a Registry, not {type(registry).__name__}")
+        if own_registry and registry is None:
+            raise ConfigurationError("own_registry=True needs a registry")
+        if isinstance(startup_timeout, bool) or not 0 < startup_timeout < float("inf"):
+            raise ConfigurationError("startup_timeout must be positive and finite")
+        self.registry = registry
+        self.client = client
+        self._own_registry = own_registry
+        self._startup_timeout = startup_timeout
+        self._runs: dict[asyncio.Task[None], RunHandle] = {}
+        self._lifecycle = Lifecycle(self._enter)
+
+    @property
+    def agents(self) -> Mapping[str, Agent]:
+        """Every agent that the group can run work on, by name."""
+        return MappingProxyType(self._members)
+
+    async def start(self) -> Self:
+        """Start everything and give the group. Raises `TransportStartError`; starting again changes nothing."""
+        await self._lifecycle.start()
+        return self
+
+    async def close(self) -> None:
+        """Cancel and await the group's runs, then stop everything in reverse. Closing again changes nothing."""
+        await self._lifecycle.stop()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def run(self, agent: Agent | str, task: Task | Message | str, **options: Any) -> RunHandle:
+        """Start a run on a member; the options are those of `Agent.start_run`. The group awaits its end.
+
+        Raises `RuntimeError` where the group is not running, and `ConfigurationError` for no member of it.
+        """
+        if not self._lifecycle.running:
+            raise RuntimeError("the group is not running; enter it with `async with` or await start()")
+        handle = self._member(agent).start_run(task, **options)
+        watcher = asyncio.create_task(_ended(handle), name=f"protolink group waits for run {handle.run_id}")
+        self._runs[watcher] = handle
+        watcher.add_done_callback(self._runs.pop)
+        return handle
+
+    def _member(self, agent: Agent | str) -> Agent:
+        name = agent if isinstance(agent, str) else agent.name
+        member = self._members.get(name)
+        if member is None or (not isinstance(agent, str) and member is not agent):
+            known = ", ".join(map(repr, self._members)) or "none"
+            raise ConfigurationError(f"{name!r} is no member of the group; its members are {known}")
+        return member
+
+    async def _enter(self, stack: AsyncExitStack) -> None:
+        async with within(self._startup_timeout, "the group"):
+            if self.registry is not None and self._own_registry:
+                await self.registry.start()
+                stack.push_async_callback(self.registry.stop)
+            for agent in self._own:
+                await agent.start()
+                stack.push_async_callback(agent.stop)
+                await self._register(agent, stack)
+        stack.push_async_callback(self._drain)
+
+    async def _register(self, agent: Agent, stack: AsyncExitStack) -> None:
+        """Enter an agent in the group's registry, unless nobody could reach it or it is there by itself."""
+        if self.registry is None or agent.transport is None or agent.registry is self.registry:
+            return
+        async with starting(f"the registration of agent {agent.name!r}"):
+            await stack.enter_async_context(registered(self.registry, agent.public_card()))
+
+    async def _drain(self) -> None:
+        runs = tuple(self._runs.items())
+        await asyncio.gather(*(handle.cancel("the group is closing") for _, handle in runs), return_exceptions=True)
+        await asyncio.gather(*(watcher for watcher, _ in runs))
+
+    def __repr__(self) -> str:
+        state = f"running, {len(self._runs)} runs" if self._lifecycle.running else "not running"
+        return f"<AgentGroup of {len(self._members)} agents, {state}>"
+
+
+async def _ended(handle: RunHandle) -> None:
+    """Await the end of a run; how it ended is the concern of whoever asked for it."""
+    try:
+        await handle.result()
+    except RuntimeError:  # the run was left unfinished, as by a durable run that can be taken up again
+        return

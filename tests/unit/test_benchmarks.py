@@ -1,0 +1,16 @@
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_benchmarks_print_a_turn_as_a_ratio_of_its_floor() -> None:
+    """A number without its floor says something about the machine, not about the library. No limit is asserted."""
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "one turn"]
+
+    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+    assert re.search(r"^workload +floor +protolink +ratio +target ratio +verdict$", printed, re.MULTILINE)
+    assert re.search(r"^one turn +[\d.]+ us +[\d.,]+ us +[\d.]+ +21\.7 +(ok|over)$", printed, re.MULTILINE)
