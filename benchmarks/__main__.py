@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import platform
-import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -27,26 +26,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     began = time.perf_counter()
     rows: list[Row] = []
-    factors: list[float] = []
+    scale = Scale(quick=chosen.quick, turn_seconds=floor_of_a_turn())
     for name, workload in WORKLOADS.items():
         if chosen.only in (None, name):
             print(f"measuring: {name}", file=sys.stderr, flush=True)
-            scale = Scale(quick=chosen.quick, turn_seconds=floor_of_a_turn())
-            factors.append(scale.machine)
             rows += workload(scale)
 
-    factor = statistics.median(factors)
     print(table(rows))
     print()
     print(
-        f"Python {platform.python_version()}, {os.cpu_count()} cores, machine factor {factor:.2f} "
+        f"Python {platform.python_version()}, {os.cpu_count()} cores, machine factor {scale.machine:.2f} "
         f"(the floor of one turn; {REFERENCE_TURN_SECONDS * 1e6:.1f} us is 1), {time.perf_counter() - began:.0f} s"
     )
     if chosen.json is not None:
         report = {
             "python": platform.python_version(),
             "cores": os.cpu_count(),
-            "machine_factor": factor,
+            "machine_factor": scale.machine,
             "quick": chosen.quick,
             "rows": [row.to_dict() for row in rows],
         }

@@ -23,7 +23,7 @@ class Scale:
     """Fewer rounds and smaller sizes: half a minute instead of some minutes, and more noise."""
 
     turn_seconds: float
-    """The floor of one turn on this machine, measured just before."""
+    """The floor of one turn on this machine."""
 
     @property
     def machine(self) -> float:
@@ -36,9 +36,9 @@ class Scale:
 
 
 def floor_of_a_turn() -> float:
-    """CPU seconds of a turn written by hand: the best of several rounds."""
+    """CPU seconds of a turn written by hand: the best of many short rounds, for other programs come and go."""
 
     async def best() -> float:
-        return min([await cpu_seconds(2_000, bare_turn) for _ in range(10)])
+        return min([await cpu_seconds(500, bare_turn) for _ in range(100)])
 
     return asyncio.run(best())

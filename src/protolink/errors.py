@@ -19,7 +19,17 @@
     ├── RunInterrupted                    decide: the run waits for an answer or another slice
     └── DurableExecutionError             look at the store: the attempt stopped, the run did not end
         ├── RunBusyError                  somebody else drives this run
-        └── CheckpointMismatchError       the configuration is not the one that was stored
+        ├── RunExistsError                a root run of this id is there already
+        ├── UnknownRunError               the store knows no root run of this id
+        ├── LostRunError                  somebody else took the run over
+        ├── CheckpointMismatchError       the configuration is not the one that was stored
+        └── StoreError                    the store itself could not do it
+            ├── StoreBusyError            its write lock was held for too long
+            ├── StoreFullError            there is no room left
+            ├── StoreReadOnlyError        it cannot be written
+            ├── StoreDamagedError         it was changed by somebody else, or is no store
+            ├── StoreVersionError         it was written by a newer release
+            └── StoreClosedError          it was closed
 
 Messages name the thing, what was wrong and what to do. They carry no argument values.
 """
@@ -43,10 +53,19 @@ __all__ = [
     "ConfigurationError",
     "DurableExecutionError",
     "InferParseError",
+    "LostRunError",
     "ModelFailedError",
     "ProtolinkError",
     "RunBusyError",
+    "RunExistsError",
     "RunInterrupted",
+    "StoreBusyError",
+    "StoreClosedError",
+    "StoreDamagedError",
+    "StoreError",
+    "StoreFullError",
+    "StoreReadOnlyError",
+    "StoreVersionError",
     "SubagentLimitError",
     "TaskExecutionError",
     "ToolCorrectionLimitError",
@@ -54,6 +73,7 @@ __all__ = [
     "ToolFailedError",
     "ToolRejectedError",
     "UncertainExecutionError",
+    "UnknownRunError",
 ]
 
 
@@ -262,3 +282,43 @@ class CheckpointMismatchError(DurableExecutionError):
     def __init__(self, message: str, *, differences: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.differences = differences
+
+
+class StoreError(DurableExecutionError):
+    """The execution store could not do what was asked; what was not done is in the message."""
+
+
+class StoreBusyError(StoreError):
+    """Somebody else held the store's write lock for longer than its busy timeout."""
+
+
+class StoreFullError(StoreError):
+    """There is no room left on the device, or the store's own limit is reached."""
+
+
+class StoreReadOnlyError(StoreError):
+    """The store, or its folder, cannot be written."""
+
+
+class StoreDamagedError(StoreError):
+    """Something that was stored has been changed by somebody else, or the file is no such store."""
+
+
+class StoreVersionError(StoreError):
+    """The file was written by a newer release, whose version is named."""
+
+
+class StoreClosedError(StoreError):
+    """The store was closed."""
+
+
+class UnknownRunError(DurableExecutionError):
+    """The store knows no root run of this id."""
+
+
+class RunExistsError(DurableExecutionError):
+    """A root run of this id exists already."""
+
+
+class LostRunError(DurableExecutionError):
+    """Somebody else took the run over; nothing was stored and nothing more will be done here."""

@@ -96,7 +96,7 @@ async def test_a_failed_run_leaves_every_call_with_a_result() -> None:
         raise OSError("broken")
 
     storage = InMemoryStorage()
-    llm = ListeningLLM(calls(("fail", {"number": 1}), ("fail", {"number": 2})), tool_calling="native")
+    llm = ListeningLLM(calls(call("fail", number=1), call("fail", number=2)), tool_calling="native")
     handle = chatty(llm, storage, tools=[fail]).start_run("go", session_id="alice")
 
     assert (await handle.result()).status == "failed"
@@ -107,13 +107,13 @@ async def test_a_canceled_run_leaves_every_call_with_a_result() -> None:
     """The next question finds a conversation that it can follow."""
     started = asyncio.Event()
 
-    async def wait() -> None:
+    async def wait(number: int) -> None:
         """Wait for ever."""
         started.set()
         await asyncio.Event().wait()
 
     storage = InMemoryStorage()
-    llm = ListeningLLM(calls(("wait", {}), ("wait", {})), tool_calling="native")
+    llm = ListeningLLM(calls(call("wait", number=1), call("wait", number=2)), tool_calling="native")
     handle = chatty(llm, storage, tools=[wait]).start_run("go", session_id="alice")
     await started.wait()
     await handle.cancel()

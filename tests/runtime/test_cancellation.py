@@ -165,7 +165,7 @@ async def test_canceling_at_any_turn_of_the_loop_leaves_a_finished_run(kind: str
 @pytest.mark.parametrize("kind", KINDS)
 async def test_canceling_the_driving_task_at_any_turn_leaves_a_finished_run(kind: str) -> None:
     """An event loop that is shut down cancels every task; the record must still be complete."""
-    for turn in range(500):
+    for turn in range(1, 500):
         entered: Entered = []
         handle = KINDS[kind](entered).start_run("go")
         driving = [task for task in asyncio.all_tasks() if task.get_name().startswith("protolink run")]
@@ -181,6 +181,22 @@ async def test_canceling_the_driving_task_at_any_turn_leaves_a_finished_run(kind
         assert (await handle.result()).status in ("canceled", "completed")
         assert_settled([event async for event in handle.events()])
     raise AssertionError("the run never ended by itself")
+
+
+async def test_a_driving_task_that_never_had_a_turn_leaves_nobody_waiting() -> None:
+    """A loop that is shut down right after the start cancels a task that has not begun; its waiters must learn it."""
+    handle = _tools([]).start_run("go")
+    driving = next(task for task in asyncio.all_tasks() if task.get_name().startswith("protolink run"))
+    waiting = asyncio.create_task(handle.result())
+
+    driving.cancel()
+    await asyncio.gather(driving, return_exceptions=True)
+    await turns(10)
+
+    told = waiting.done()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert told
 
 
 async def test_a_run_canceled_before_its_first_turn_calls_nothing() -> None:

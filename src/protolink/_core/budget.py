@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from protolink._core.records import BudgetExceeded, ModelUsage, Usage
@@ -39,10 +40,10 @@ class Counters:
         """Replace the reservation by what the reply reported; calls that were retried count each."""
         self.reserved_input_tokens -= estimated_input_tokens
         self.llm_calls += attempts - 1
-        self.input_tokens += usage.input_tokens or 0
-        self.output_tokens += usage.output_tokens or 0
+        self.input_tokens += max(0, usage.input_tokens or 0)
+        self.output_tokens += max(0, usage.output_tokens or 0)
         self.estimated = self.estimated or usage.estimated
-        if usage.cost is None:
+        if usage.cost is None or not 0 <= usage.cost < math.inf:
             self.unpriced = True
         else:
             self.cost = (self.cost or 0.0) + usage.cost

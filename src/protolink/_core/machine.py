@@ -137,6 +137,8 @@ def decide(tree: TreeState, run: RunState) -> Command | None:
         command = _next_of_actions(tree, run)
         if command is not None:
             return command
+        if any(action.is_open for action in run.actions.values()):
+            return None  # what was entered has an outcome to come
     if run.has_pending_answer:
         return Answer()
     if work is None:

@@ -82,6 +82,9 @@ def tool_message(action: ActionState) -> Message:
     """The ending of one action, as the answer to its call."""
     content: dict[str, Any] = {"type": "tool_result", "tool": action.proposal.said}
     match action.ending:
+        case ActionCompleted() if action.stage == "completed":
+            # The run stopped before the hooks saw the result, and only they say what the model may see.
+            content["result"] = {"type": "tool_unobserved", "status": "completed"}
         case ActionCompleted(result=result):
             content["result"] = result if action.observed_is_unset else action.observed
         case ActionRepeated(repeat_of=repeat_of):

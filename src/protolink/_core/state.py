@@ -251,7 +251,11 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
             if found is None:
                 raise RecordRefused(f"action {record.action_id!r} repeats nothing that has succeeded")
             action.observed = found[1]
+            direct = isinstance(run.work, ToolRequest) and record.action_id not in run.background
             _end(run, action, record)
+            if direct:
+                run.outputs.append(found[1])
+                _next_work(run)
         case ActionFailed():
             action = _running(run, record.action_id, "proposed", "prepared")
             direct = isinstance(run.work, ToolRequest)
@@ -283,6 +287,8 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
         case RunFinished():
             if any(action.is_open for action in (*run.actions.values(), *run.background.values())):
                 raise RecordRefused("a run cannot end while one of its actions is open")
+            if record.status == "completed" and (run.stop is not None or run.work is not None):
+                raise RecordRefused("a run cannot complete what is not done")
             _flush(run)
             run.finished = record
         case _:
@@ -424,6 +430,8 @@ def _model_replied(tree: TreeState, run: RunState, record: ModelReplied) -> None
 
 
 def _reply_refused(run: RunState, record: ReplyRefused) -> None:
+    if run.asked is not None or run.actions or run.has_pending_answer is not record.of_answer:
+        raise RecordRefused("there is no such reply to refuse")
     if record.of_answer:
         run.answer_attempts += 1
         run.pending_answer = _UNSET

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from protolink._environment import Environment, Timer
 from protolink._runtime.threads import ThreadCall
 
-__all__ = ["CANCEL_GRACE_SECONDS", "InnerCancellation", "Interrupted", "Scope", "TimedOut"]
+__all__ = ["CANCEL_GRACE_SECONDS", "PASSING", "InnerCancellation", "Interrupted", "Scope", "TimedOut", "enter"]
 
 CANCEL_GRACE_SECONDS: Final = 0.5
 """How long code that was told to stop may take to clean up before the run goes on without it."""
@@ -39,6 +39,20 @@ class InnerCancellation(Exception):  # noqa: N818 - it stands in for asyncio's C
 
     def __init__(self) -> None:
         super().__init__("the code was canceled by something that it started itself")
+
+
+PASSING: Final = (Interrupted, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
+"""What is no failure of the application's code, so that whoever handles its exceptions lets it pass.
+
+Everything else is, `SystemExit` included: it ends the run and not the process."""
+
+
+def enter(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call the application's code here and now. Raises what it raises, but for what asyncio would misread."""
+    try:
+        return function(*args, **kwargs)
+    except (asyncio.CancelledError, GeneratorExit) as error:
+        raise _own_failure(error) from error
 
 
 class _Wait:
@@ -136,17 +150,21 @@ class Scope:
 def _unpack(returned: bool, value: Any) -> Any:
     if returned:
         return value
-    if isinstance(value, asyncio.CancelledError):
-        raise InnerCancellation from value
+    if isinstance(value, asyncio.CancelledError | GeneratorExit):
+        raise _own_failure(value) from value
     raise value
+
+
+def _own_failure(error: BaseException) -> Exception:
+    if isinstance(error, asyncio.CancelledError):
+        return InnerCancellation()
+    return RuntimeError(f"{type(error).__name__} was raised")
 
 
 async def _contained(awaitable: Awaitable[Any]) -> tuple[bool, Any]:
     """The outcome as a value: nothing that the code raises, SystemExit included, may reach the event loop."""
     try:
         return True, await awaitable
-    except GeneratorExit:
-        raise
     except BaseException as error:
         return False, error
 

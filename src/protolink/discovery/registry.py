@@ -101,9 +101,15 @@ class Registry:
             raise ValueError(f"agent {card.name!r} has no address, so nobody could reach it")
         if card.url not in self._entries and len(self._entries) >= _MAX_ENTRIES:
             raise ValueError(f"the registry is full: it keeps {_MAX_ENTRIES} entries")
-        copied = AgentCard.from_dict(card.to_dict())
-        self._entries[card.url] = _Entry(copied, self._environment.monotonic())
-        await self._keep()
+        entry = _Entry(AgentCard.from_dict(card.to_dict()), self._environment.monotonic())
+        self._entries[card.url] = entry
+        try:
+            await self._keep()
+        except BaseException:
+            # What would not survive a restart is not promised.
+            if self._entries.get(card.url) is entry:
+                del self._entries[card.url]
+            raise
         return self._ttl
 
     async def unregister(self, url: str) -> bool:

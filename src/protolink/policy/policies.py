@@ -54,7 +54,7 @@ class PolicyDecision:
         """Read a decision back; unknown keys are ignored."""
         read = Reader(data, "PolicyDecision")
         return cls(
-            effect=PolicyEffect(read.text("effect")),
+            effect=_effect(read.text("effect"), "PolicyDecision.effect"),
             reason=read.text("reason", ""),
             policy_name=read.text("policy_name", ""),
             matched_capabilities=read.texts("matched_capabilities"),

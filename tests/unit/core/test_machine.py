@@ -30,6 +30,7 @@ from protolink._core.records import (
     AnswerGiven,
     BudgetExceeded,
     ErrorInfo,
+    ModelReplied,
     Record,
     ReplyRefused,
     RunFailed,
@@ -137,7 +138,8 @@ def test_the_allowance_is_one_for_all_kinds_of_mistakes() -> None:
     """Malformed replies and rejected calls draw on it together, and a success does not fill it up."""
     turn = (asked(1, corrections=1), proposed("note"), rejected(1))
     success = (asked(2, corrections=1), proposed("note", first=2), *authorized(2), entered(2), completed(2))
-    malformed = (asked(3, corrections=1), ReplyRefused(message="two actions"))
+    unclear = ModelReplied(text="{", problem="two actions")
+    malformed = (asked(3, corrections=1), unclear, ReplyRefused(message="two actions"))
 
     assert isinstance(following(started(), *turn, *success), AskModel)
     assert isinstance(following(started(), *turn, *success, *malformed), Fail)

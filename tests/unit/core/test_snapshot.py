@@ -10,6 +10,7 @@ import pytest
 from protolink import Message, Part, RunContext, Task, TaskState
 from protolink._core.records import (
     ActionCanceled,
+    ActionRepeated,
     AnswerGiven,
     ErrorInfo,
     Inference,
@@ -80,6 +81,20 @@ async def test_a_direct_call_gives_a_tool_output() -> None:
         Part("tool_output", {"call_id": "call", "result": {"kept": 1}, "error": None}),
     ]
     assert task.messages[-1].role == "agent"
+
+
+async def test_a_direct_call_that_is_repeated_gives_its_output_again() -> None:
+    """Each call that the application made has an answer under its own id."""
+    same = {"item": "milk"}
+    again = ToolRequest(tool="note", args=same, call_id="again")
+    first = (started(TOOL, again), *authorized(1, arguments=same), entered(1), completed(1, "kept"))
+
+    task = await snapshot(*first, ActionRepeated(action_id=act(2), repeat_of=act(1), arguments=same))
+
+    assert [part.content for message in task.messages for part in message.parts] == [
+        {"call_id": "call", "result": "kept", "error": None},
+        {"call_id": "again", "result": "kept", "error": None},
+    ]
 
 
 @pytest.mark.parametrize("public", [True, False])

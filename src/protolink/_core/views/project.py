@@ -139,14 +139,18 @@ def _from_record(entry: Entry, who: Identity) -> RunEvent:
             details = {"error": {"code": "uncertain_execution", "message": record.reason}}
             return _action(entry, who, "action.uncertain", details, severity="error", summary=record.reason)
         case ActionRepeated():
-            return _action(entry, who, "action.repeated", {"repeat_of": record.repeat_of})
+            return _action(
+                entry, who, "action.repeated", {"repeat_of": record.repeat_of, "args": _own(record.arguments)}
+            )
         case ApprovalAsked():
             return _approval_asked(entry, record, who)
         case ApprovalAnswered():
             return _approval_answered(entry, record, who)
         case ProgressReported():
             event = _action(entry, who, record.type, {})
-            event.payload.update(_own(record.payload))
+            event.payload.update(
+                (key, _own(value)) for key, value in record.payload.items() if key not in event.payload
+            )
             return event
         case AnswerGiven():
             event = _event(entry, "llm.stream", who)

@@ -9,6 +9,7 @@ from protolink._core.entries import Entry, Fragment
 from protolink._core.records import (
     ActionCompleted,
     ActionRejected,
+    ActionRepeated,
     ActionUncertain,
     AnswerGiven,
     RunFinished,
@@ -43,6 +44,11 @@ def task_snapshot(items: Iterable[Entry | Fragment], run_id: str) -> Task:
                 task.artifacts.append(_result_receipt(entry, record))
                 if done < len(work) and isinstance(work[done], ToolRequest):
                     content = {"call_id": work[done].call_id, "result": thaw(record.result), "error": None}
+                    task.messages.append(_said(entry, run_id, Part("tool_output", content)))
+                    done += 1
+            case ActionRepeated():
+                if done < len(work) and isinstance(work[done], ToolRequest) and entry.action is not None:
+                    content = {"call_id": work[done].call_id, "result": thaw(entry.action.observed), "error": None}
                     task.messages.append(_said(entry, run_id, Part("tool_output", content)))
                     done += 1
             case ActionRejected():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from protolink._core.records import AnswerGiven, Inference, ReplyRefused
 from protolink._json import render
 from protolink._runtime.perform.calls import call_hooks
-from protolink._runtime.scopes import Interrupted
+from protolink._runtime.scopes import PASSING
 from protolink._text import describe_error
 from protolink.hooks import FinalResponse
 from protolink.typed import schema_validator
@@ -23,9 +23,9 @@ async def give_answer(driver: Driver) -> None:
     content: Any = driver.run.pending_answer
     try:
         content = await _hooked(driver, content)
-    except Interrupted:
+    except PASSING:
         raise
-    except Exception as error:  # a hook's
+    except BaseException as error:  # a hook's
         await driver.fail("hook_failed", f"before_complete failed: {describe_error(error)}", error)
         return
     work = driver.run.work

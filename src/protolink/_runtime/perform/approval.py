@@ -11,7 +11,7 @@ from protolink._core.state import ActionState, RecordRefused
 from protolink._environment import iso
 from protolink._runtime.perform.calls import call
 from protolink._runtime.perform.judge import prepared_action
-from protolink._runtime.scopes import Interrupted
+from protolink._runtime.scopes import PASSING
 from protolink._text import describe_error
 from protolink.policy.approvals import ApprovalDecision, ApprovalHandler, ApprovalRequest
 from protolink.policy.policies import PolicyDecision, PolicyEffect
@@ -71,9 +71,9 @@ async def _ask_one(driver: Driver, handler: ApprovalHandler, action: ActionState
         # A plain handler runs in a thread, for it may wait for a person.
         answer = await call(driver, handler, request, driver.shared_context, in_thread=True)
         decision = decision_of(answer, request)
-    except Interrupted:
+    except PASSING:
         raise
-    except Exception as error:  # the handler's
+    except BaseException as error:  # the handler's
         if driver.run.stop is None:
             await driver.fail("approval_failed", f"the approval handler failed: {describe_error(error)}", error)
         return

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from protolink._callables import is_async
+from protolink._runtime.scopes import enter
 from protolink.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ async def call(driver: Driver, function: Callable[..., Any], /, *args: Any, in_t
     if in_thread and not is_async(function):
         value = await driver.scope.call_in_thread(driver.configuration.workers.call(function, *args))
     else:
-        value = function(*args)
+        value = enter(function, *args)
     return await driver.scope.call(value) if inspect.isawaitable(value) else value
 
 

@@ -26,7 +26,7 @@ from protolink._json import render
 from protolink._runtime.perform.approval import approval_request, policy_decision
 from protolink._runtime.perform.delegate import delegate
 from protolink._runtime.perform.judge import prepared_action
-from protolink._runtime.scopes import InnerCancellation, Interrupted, TimedOut
+from protolink._runtime.scopes import PASSING, InnerCancellation, Interrupted, TimedOut, enter
 from protolink._text import describe_error
 from protolink.action import action_fingerprint, running
 from protolink.errors import ToolRejectedError, UncertainExecutionError
@@ -104,7 +104,7 @@ async def _execute_one(driver: Driver, action_id: str) -> None:
         driver.keep_cause(error)
         seconds = driver.environment.monotonic() - began
         ending = ActionUncertain(action_id=action_id, reason=describe_text(error), seconds=seconds)
-    except (KeyboardInterrupt, asyncio.CancelledError):
+    except PASSING:
         raise
     except BaseException as error:  # the tool's own, SystemExit and StopIteration included
         ending = _failed(driver, tool, action_id, error, driver.environment.monotonic() - began)
@@ -174,14 +174,14 @@ class _Call:
         token = running.set(execution)
         try:
             if isinstance(tool, PreparedTool):
-                return await driver.scope.call(tool.execute(execution), tool.timeout_seconds)
+                return await driver.scope.call(enter(tool.execute, execution), tool.timeout_seconds)
             if not isinstance(tool, Tool):
                 raise TypeError(f"tool {tool.name!r} has no code of its own to run")
             if not tool.is_async and driver.configuration.runs_in_thread(tool):
                 call = driver.configuration.workers.call(tool.func, **values)
                 result = await driver.scope.call_in_thread(call, tool.timeout_seconds)
             else:
-                result = tool.func(**values)
+                result = enter(tool.func, **values)
             if hasattr(result, "__await__"):
                 return await driver.scope.call(result, tool.timeout_seconds)
             return result

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from protolink._core.machine import Judge
 from protolink._core.records import ActionDenied, ActionJudged, ActionPrepared, ApprovalAsked
 from protolink._environment import iso
-from protolink._runtime.scopes import Interrupted
+from protolink._runtime.scopes import PASSING
 from protolink._text import describe_error
 from protolink.action import RunAction
 from protolink.message import Artifact
@@ -51,9 +51,9 @@ async def judge(driver: Driver, command: Judge) -> None:
         return
     try:
         decision = await _decided(driver, prepared)
-    except Interrupted:
+    except PASSING:
         raise
-    except Exception as error:  # a policy's
+    except BaseException as error:  # a policy's
         await driver.fail("policy_failed", f"a policy failed: {describe_error(error)}", error)
         return
     judged = ActionJudged(

@@ -23,12 +23,13 @@ from protolink._core.records import (
 )
 from protolink._json import JSONError, dumps, is_mapping, parse, render, thaw
 from protolink._runtime.perform.calls import call, call_hooks
-from protolink._runtime.scopes import Interrupted
+from protolink._runtime.scopes import PASSING, enter
 from protolink._text import describe_error
 from protolink.errors import ConfigurationError
 from protolink.hooks import ModelRequest
 from protolink.llms.create import create_llm
 from protolink.llms.port import LLM, LLMReply, LLMRequest, ModelUsage, ToolCall, ToolDeclaration
+from protolink.llms.prompt import system_prompt
 from protolink.tools.worker import WorkerTool
 
 if TYPE_CHECKING:
@@ -54,9 +55,9 @@ async def ask_model(driver: Driver, command: AskModel) -> None:
     stream = _Stream(driver)
     try:
         request = await _request(driver, llm, command.step, stream)
-    except Interrupted:
+    except PASSING:
         raise
-    except Exception as error:  # a hook's
+    except BaseException as error:  # a hook's
         await driver.fail("hook_failed", f"before_model failed: {describe_error(error)}", error)
         return
     estimate = _estimate(driver, request)
@@ -77,9 +78,9 @@ async def ask_model(driver: Driver, command: AskModel) -> None:
     began = driver.environment.monotonic()
     try:
         reply = await _call(driver, llm, request)
-    except Interrupted:
+    except PASSING:
         raise
-    except Exception as error:  # the provider's
+    except BaseException as error:  # the provider's
         await _failed(driver, "model_failed", f"the model {llm.provider}:{llm.model} failed", error)
         return
     # A provider that streamed nothing is a stream of one fragment.
@@ -98,9 +99,9 @@ async def _bind(driver: Driver) -> LLM | None:
         return driver.llm
     try:
         driver.llm = _as_llm(await call(driver, configuration.llm_factory, in_thread=True))
-    except Interrupted:
+    except PASSING:
         raise
-    except Exception as error:  # the factory's
+    except BaseException as error:  # the factory's
         await _failed(driver, "model_factory_failed", "llm_factory gave no model", error)
         return None
     return driver.llm
@@ -131,6 +132,8 @@ async def _request(driver: Driver, llm: LLM, step: int, stream: _Stream) -> LLMR
     if configuration.before_model:
         messages, tools = await _hooked(driver, step)
         driver.offered = tools
+        if not llm.native_tools and len(tools) < len(configuration.declarations):
+            prompt = system_prompt(configuration.words, tools, configuration.workers_offered, native=False)
     work = run.work
     left = run.budget.max_output_tokens
     return LLMRequest(
@@ -209,7 +212,7 @@ async def _call(driver: Driver, llm: LLM, request: LLMRequest) -> LLMReply:
     if type(llm).blocking:
         reply = await driver.scope.call_in_thread(driver.configuration.workers.call(llm.respond, request))
     else:
-        reply = llm.respond(request)
+        reply = enter(llm.respond, request)
     if inspect.isawaitable(reply):
         reply = await driver.scope.call(reply)
     if not isinstance(reply, LLMReply):

@@ -8,7 +8,7 @@ from protolink._core.machine import Observe
 from protolink._core.records import ActionCompleted, ActionObserved
 from protolink._json import render, thaw
 from protolink._runtime.perform.calls import call_hooks
-from protolink._runtime.scopes import Interrupted
+from protolink._runtime.scopes import PASSING
 from protolink._text import describe_error
 from protolink.hooks import ToolObservation
 
@@ -29,9 +29,9 @@ async def observe(driver: Driver, command: Observe) -> None:
     )
     try:
         await call_hooks(driver, driver.configuration.after_tool, observation, "after_tool")
-    except Interrupted:
+    except PASSING:
         raise
-    except Exception as error:  # a hook's
+    except BaseException as error:  # a hook's
         await driver.fail("hook_failed", f"after_tool failed: {describe_error(error)}", error)
         return
     seen, _ = render(observation.result)

@@ -20,7 +20,7 @@ from protolink._core.state import call_key
 from protolink._json import canonical, render, thaw
 from protolink._runtime.perform.calls import call
 from protolink._runtime.perform.delegate import prepare_delegation
-from protolink._runtime.scopes import Interrupted
+from protolink._runtime.scopes import PASSING
 from protolink._text import describe_error
 from protolink.action import RunAction, action_fingerprint
 from protolink.errors import ToolRejectedError
@@ -57,7 +57,7 @@ async def prepare(driver: Driver, command: Prepare) -> None:
         return
     try:
         prepared = await _prepared(driver, tool, proposal, arguments)
-    except Interrupted:
+    except PASSING:
         raise
     except ToolRejectedError as error:
         driver.keep_cause_of_direct(error)
@@ -73,7 +73,7 @@ async def prepare(driver: Driver, command: Prepare) -> None:
             )
         )
         return
-    except Exception as error:  # the tool's preparation
+    except BaseException as error:  # the tool's preparation
         driver.keep_cause(error)
         message = f"preparing tool {tool.name!r} failed: {describe_error(error)}"
         info = ErrorInfo(code="preparation_failed", message=message, type=type(error).__name__)

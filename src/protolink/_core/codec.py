@@ -1,0 +1,232 @@
+"""Records as JSON, and back. The only place that knows how a record is stored.
+
+What a field may hold is read off the record's own annotations, once; loading builds known classes from a
+table and nothing else. A record that cannot be restored is an error that names the field. Keys that this
+release does not know are ignored, so an older release can read a newer record of the same version.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+from protolink._core import records
+from protolink._core.records import Inference, Record, ToolRequest
+from protolink._json import dumps, is_list, is_mapping
+
+__all__ = ["BODY_CHARACTERS", "CodecError", "decode", "encode", "kind_of"]
+
+VERSION: Final = 1
+"""The version of every shape so far. A shape that changes gets a number of its own and an upgrade here."""
+
+BODY_CHARACTERS: Final = 16_384
+"""From this length on, the text of a large field is stored apart from its record, once for all that share it."""
+
+_BODY_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "ActionCompleted": ("result",),
+    "ActionObserved": ("result",),
+    "ModelReplied": ("text",),
+}
+_UNAVAILABLE: Final = "(no longer available)"
+"""What stands for a body that was deleted to save room or to forget its content."""
+
+_KINDS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in get_args(Record)}
+_WORK: Final[dict[str, type[Any]]] = {"inference": Inference, "tool_request": ToolRequest}
+_WORK_NAMES: Final = {kind: name for name, kind in _WORK.items()}
+
+
+class CodecError(ValueError):
+    """A stored record is not what its kind says; the message names the field and repeats no content."""
+
+
+def kind_of(record: Record) -> str:
+    """The stored name of a record's class."""
+    return type(record).__name__
+
+
+def encode(record: Record) -> tuple[str, int, dict[str, Any], dict[str, str]]:
+    """Kind, version, fields as JSON, and the texts of fields that are large enough to be stored apart."""
+    kind = kind_of(record)
+    plain = _plain(record)
+    bodies: dict[str, str] = {}
+    for name in _BODY_FIELDS.get(kind, ()):
+        value = plain.get(name)
+        if value is None or isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) < BODY_CHARACTERS):
+            continue
+        text = dumps(value)
+        if len(text) >= BODY_CHARACTERS:
+            bodies[name] = text
+            del plain[name]
+    return kind, VERSION, plain, bodies
+
+
+def _plain(value: Any) -> Any:
+    """The fields of a record, without those that hold their default."""
+    kind = type(value)
+    if kind in (str, int, float, bool) or value is None or kind is dict or kind is list:
+        return value
+    if kind is tuple:
+        return [_plain(item) for item in value]
+    plain: dict[str, Any] = {}
+    if kind in _WORK_NAMES:
+        plain["type"] = _WORK_NAMES[kind]
+    for name, default in _defaults(kind):
+        held = getattr(value, name)
+        if held != default or type(held) is not type(default):
+            plain[name] = _plain(held)
+    return plain
+
+
+@cache
+def _defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
+    """Field names with their defaults; a field without one is paired with a value that nothing equals."""
+    found: list[tuple[str, Any]] = []
+    for item in fields(kind):
+        if item.default is not MISSING:
+            found.append((item.name, item.default))
+        elif item.default_factory is not MISSING:
+            found.append((item.name, item.default_factory()))
+        else:
+            found.append((item.name, _NEVER))
+    return tuple(found)
+
+
+class _Never:
+    """Equal to nothing that a record can hold."""
+
+
+_NEVER: Final = _Never()
+
+
+def decode(kind: str, version: int, plain: object, bodies: Mapping[str, Any]) -> Record:
+    """The record that was stored; `bodies` holds the parsed texts of fields that were stored apart.
+
+    Raises `CodecError` for a kind or version this release does not know and for a field that does not fit.
+    """
+    cls = _KINDS.get(kind)
+    if cls is None:
+        raise CodecError(f"{kind[:100]!r} is no kind of record that this release knows")
+    if version != VERSION:
+        raise CodecError(f"{kind} of version {version} was written by a newer release; this one knows {VERSION}")
+    if not is_mapping(plain):
+        raise CodecError(f"{kind} is stored as {type(plain).__name__}, not as an object")
+    data = {**plain, **bodies}
+    for name in _BODY_FIELDS.get(kind, ()):
+        if name not in data and name in _required(cls):
+            data[name] = _UNAVAILABLE
+    return _build(cls, data, kind)  # type: ignore[no-any-return]
+
+
+@cache
+def _required(cls: type[Any]) -> frozenset[str]:
+    return frozenset(name for name, default in _defaults(cls) if default is _NEVER)
+
+
+def _build(cls: type[Any], data: Mapping[str, Any], where: str) -> Any:
+    arguments: dict[str, Any] = {}
+    for name, read in _readers(cls):
+        if name in data:
+            arguments[name] = read(data[name], f"{where}.{name}")
+        elif name in _required(cls):
+            raise CodecError(f"{where} has no {name!r}")
+    return cls(**arguments)
+
+
+Read = Callable[[Any, str], Any]
+
+
+@cache
+def _readers(cls: type[Any]) -> tuple[tuple[str, Read], ...]:
+    hints = get_type_hints(cls, vars(records))
+    return tuple((item.name, _reader(hints[item.name])) for item in fields(cls))
+
+
+def _reader(hint: Any) -> Read:
+    """What reads a value of an annotation back."""
+    if hint is Any:
+        return lambda value, where: value
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return _union(get_args(hint))
+    if origin is Literal:
+        return _one_of(get_args(hint))
+    if origin is tuple:
+        return _many(_reader(get_args(hint)[0]))
+    if origin is dict or hint is dict:
+        return _object
+    if is_dataclass(hint):
+        return _nested(hint)
+    return _scalar(hint)
+
+
+def _union(options: tuple[Any, ...]) -> Read:
+    if set(options) == set(_WORK.values()):
+        return _work
+    readers = [_reader(option) for option in options if option is not types.NoneType]
+    nullable = types.NoneType in options
+
+    def read(value: Any, where: str) -> Any:
+        if value is None and nullable:
+            return None
+        for attempt in readers[:-1]:
+            try:
+                return attempt(value, where)
+            except CodecError:
+                continue
+        return readers[-1](value, where)
+
+    return read
+
+
+def _work(value: Any, where: str) -> Any:
+    kind = _WORK.get(value.get("type")) if is_mapping(value) else None
+    if kind is None:
+        raise CodecError(f"{where} is no work that this release knows")
+    return _build(kind, value, where)
+
+
+def _one_of(words: tuple[Any, ...]) -> Read:
+    def read(value: Any, where: str) -> Any:
+        if value not in words:
+            raise CodecError(f"{where} is none of the words that this release knows")
+        return value
+
+    return read
+
+
+def _many(read_one: Read) -> Read:
+    def read(value: Any, where: str) -> Any:
+        if not is_list(value):
+            raise CodecError(f"{where} is not a list")
+        return tuple(read_one(item, f"{where}[{index}]") for index, item in enumerate(value))
+
+    return read
+
+
+def _object(value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise CodecError(f"{where} is not an object")
+    return value
+
+
+def _nested(cls: type[Any]) -> Read:
+    def read(value: Any, where: str) -> Any:
+        if not is_mapping(value):
+            raise CodecError(f"{where} is not an object")
+        return _build(cls, value, where)
+
+    return read
+
+
+def _scalar(kind: Any) -> Read:
+    accepted: tuple[type[Any], ...] = (int, float) if kind is float else (kind,)
+
+    def read(value: Any, where: str) -> Any:
+        if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+            raise CodecError(f"{where} is {type(value).__name__}, not {kind.__name__}")
+        return value
+
+    return read
