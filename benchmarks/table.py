@@ -21,6 +21,12 @@ class AtMost:
     """A goal in the row's own unit, for what has no floor to compare with."""
 
     value: float
+    scaled: bool = False
+    """True for a time: it is meant for the reference machine, and is as many times longer as this one is slower."""
+
+    def on(self, machine: float) -> float:
+        """The goal on a machine that is so many times slower."""
+        return self.value * machine if self.scaled else self.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,40 +50,38 @@ class Row:
             return None
         return self.floor / self.protolink if self.more_is_better else self.protolink / self.floor
 
-    @property
-    def verdict(self) -> str:
+    def verdict(self, machine: float) -> str:
         """`ok`, `over`, or `-` where there is no goal."""
         match self.target:
             case AtMostTimes(ratio=limit):
                 return "-" if self.ratio is None else "ok" if self.ratio <= limit else "over"
-            case AtMost(value=limit):
-                return "ok" if self.protolink <= limit else "over"
+            case AtMost() as goal:
+                return "ok" if self.protolink <= goal.on(machine) else "over"
             case None:
                 return "-"
 
-    @property
-    def limit(self) -> str:
+    def limit(self, machine: float) -> str:
         """The goal as it is shown: a bare number is a ratio."""
         match self.target:
             case AtMostTimes(ratio=limit):
                 return _number(limit, 4)
-            case AtMost(value=limit):
-                return f"{_number(limit)} {self.unit}".rstrip()
+            case AtMost() as goal:
+                return f"{_number(goal.on(machine))} {self.unit}".rstrip()
             case None:
                 return "-"
 
-    def cells(self) -> tuple[str, ...]:
+    def cells(self, machine: float) -> tuple[str, ...]:
         """The row as texts, in the order of the columns."""
         return (
             self.workload,
             "-" if self.floor is None else f"{_number(self.floor)} {self.unit}".rstrip(),
             f"{_number(self.protolink)} {self.unit}".rstrip(),
             "-" if self.ratio is None else _number(self.ratio),
-            self.limit,
-            self.verdict,
+            self.limit(machine),
+            self.verdict(machine),
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, machine: float) -> dict[str, Any]:
         """The row as JSON, unrounded."""
         target = self.target
         return {
@@ -87,17 +91,17 @@ class Row:
             "protolink": self.protolink,
             "ratio": self.ratio,
             "target_ratio": target.ratio if isinstance(target, AtMostTimes) else None,
-            "target": target.value if isinstance(target, AtMost) else None,
-            "verdict": self.verdict,
+            "target": target.on(machine) if isinstance(target, AtMost) else None,
+            "verdict": self.verdict(machine),
         }
 
 
 COLUMNS = ("workload", "floor", "protolink", "ratio", "target ratio", "verdict")
 
 
-def table(rows: Iterable[Row]) -> str:
+def table(rows: Iterable[Row], machine: float) -> str:
     """All rows under their column names, numbers to the right."""
-    lines: list[Sequence[str]] = [COLUMNS, *(row.cells() for row in rows)]
+    lines: list[Sequence[str]] = [COLUMNS, *(row.cells(machine) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
     return "\n".join(
         "  ".join(

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from benchmarks.floors import ANSWER, bare_loop, bare_turn, lookup, script
 from benchmarks.measure import alternate, cpu_seconds, growth
@@ -66,48 +66,46 @@ def _mock(calls: int) -> LLM:
 
 
 async def _lengths(scale: Scale, name: str, model: _Model, lengths: Sequence[int]) -> list[Row]:
-    rows: list[Row] = []
-    points: list[tuple[int, float]] = []
-    for length in lengths:
-        floor, ours = await _length(scale, model, length)
-        points.append((length, ours))
-        rows.append(
-            Row(
-                workload=f"{name}, K={length:,}",
-                unit="us",
-                floor=floor / length * 1e6,
-                protolink=ours / length * 1e6,
-                target=_STEP if length == 200 else None,
-            )
+    """CPU seconds of whole runs of so many tool calls, by hand and by the runtime: the best of several rounds.
+
+    Every round measures every length, so that the growth does not show what else the machine did in between.
+    """
+    by_hand: dict[int, list[float]] = {length: [] for length in lengths}
+    by_runtime: dict[int, list[float]] = {length: [] for length in lengths}
+    for number in range(1 + scale.rounds(15)):
+        for length in lengths:
+            floors, ours = await alternate(1, partial(_by_hand, length), partial(_by_runtime, model, length))
+            if number:  # the first round warms up
+                by_hand[length] += floors
+                by_runtime[length] += ours
+    rows = [
+        Row(
+            workload=f"{name}, K={length:,}",
+            unit="us",
+            floor=min(by_hand[length]) / length * 1e6,
+            protolink=min(by_runtime[length]) / length * 1e6,
+            target=_STEP if length == 200 else None,
         )
-    fitted = [point for point in points if point[0] >= 50]
+        for length in lengths
+    ]
+    fitted = [(length, min(by_runtime[length])) for length in lengths if length >= 50]
     if len(fitted) > 1:
         rows.append(Row(workload=f"{name}, growth exponent", unit="", protolink=growth(fitted), target=_EXPONENT))
     return rows
 
 
-async def _length(scale: Scale, model: _Model, length: int) -> tuple[float, float]:
-    """CPU seconds of a whole run of so many tool calls, by hand and by the runtime: the best of several."""
+async def _by_hand(length: int) -> float:
     say = script(length)
-    budget = RunBudget(max_steps=length + 1)
 
-    async def bare_model(step: int) -> str:
+    async def model(step: int) -> str:
         return say(step)
 
-    async def by_hand() -> float:
-        return await cpu_seconds(max(1, 1_000 // length), lambda: bare_loop(bare_model, length))
+    return await cpu_seconds(max(1, 1_000 // length), partial(bare_loop, model, length))
 
-    async def by_runtime() -> float:
-        # A scripted model plays its script once, so each run has an agent of its own, made before the clock starts.
-        agents = iter(
-            [Agent(name="researcher", llm=model(length), tools=[lookup]) for _ in range(max(1, 200 // length))]
-        )
 
-        def run() -> Any:
-            return next(agents).invoke("go", budget=budget)
-
-        return await cpu_seconds(max(1, 200 // length), run)
-
-    await by_runtime()
-    floors, ours = await alternate(scale.rounds(7), by_hand, by_runtime)
-    return min(floors), min(ours)
+async def _by_runtime(model: _Model, length: int) -> float:
+    times = max(1, 200 // length)
+    budget = RunBudget(max_steps=length + 1)
+    # A scripted model plays its script once, so each run has an agent of its own, made before the clock starts.
+    agents = iter([Agent(name="researcher", llm=model(length), tools=[lookup]) for _ in range(times)])
+    return await cpu_seconds(times, lambda: next(agents).invoke("go", budget=budget))

@@ -23,7 +23,7 @@ THREADS: Final = 8
 BLOCKED_SECONDS: Final = 0.050
 
 _ELAPSED: Final = AtMostTimes(1.025)
-_LAG_MS: Final = 4.0
+_LAG: Final = AtMost(4.0, scaled=True)
 
 
 def block() -> str:
@@ -71,7 +71,7 @@ async def _measured(scale: Scale) -> list[Row]:
             unit="ms",
             floor=statistics.median(late for _, late in floors) * 1e3,
             protolink=statistics.median(late for _, late in ours) * 1e3,
-            target=AtMost(_LAG_MS * scale.machine),
+            target=_LAG,
         ),
     ]
 

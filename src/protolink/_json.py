@@ -240,7 +240,7 @@ class FrozenDict(dict[str, JSON]):
     def __copy__(self) -> dict[str, JSON]:
         return dict(self)
 
-    def __deepcopy__(self, memo: object) -> JSON:
+    def __deepcopy__(self, memo: object) -> Any:
         return thaw(self)
 
     def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
@@ -269,7 +269,7 @@ class FrozenList(list[JSON]):
     def __copy__(self) -> list[JSON]:
         return list(self)
 
-    def __deepcopy__(self, memo: object) -> JSON:
+    def __deepcopy__(self, memo: object) -> Any:
         return thaw(self)
 
     def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:

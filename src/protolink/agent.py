@@ -7,21 +7,25 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import asdict
 from functools import cached_property
+from os import PathLike
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast, overload
 
 from protolink._callables import is_async
 from protolink._core.records import CancelRequested, RunStarted
+from protolink._core.views.snapshot import task_snapshot
 from protolink._environment import current_environment
 from protolink._json import canonical
 from protolink._runtime.background import BACKGROUND_TOOL_NAMES, background_tools
 from protolink._runtime.configuration import Configuration, LLMFactory
 from protolink._runtime.driver import Driver
+from protolink._runtime.fingerprint import fingerprint_of
 from protolink._runtime.journal import Journal
 from protolink._runtime.keeping import keeper_of, recording_in
 from protolink._runtime.perform.approval import decision_of
 from protolink._runtime.principal import current_principal
 from protolink._runtime.request import Request, request_for, tool_request
+from protolink._runtime.resume import UNSET, Response, open_run, read_run, reconcile_run, take_up
 from protolink._runtime.threads import Workers
 from protolink._runtime.views import Views
 from protolink._values import Reader, now_text
@@ -32,8 +36,15 @@ from protolink.context import RunBudget, RunContext
 from protolink.discovery.port import Directory
 from protolink.discovery.presence import Presence, described, transport_of
 from protolink.discovery.remote import create_directory
-from protolink.errors import ActionDeniedError, ApprovalRequiredError, ConfigurationError
-from protolink.handle import RunHandle
+from protolink.durable.port import RecordLog
+from protolink.errors import (
+    ActionDeniedError,
+    ApprovalRequiredError,
+    ConfigurationError,
+    RunExistsError,
+    RunInterrupted,
+)
+from protolink.handle import RunHandle, RunResult
 from protolink.hooks import AgentHooks
 from protolink.limits import SubagentLimits
 from protolink.llms.create import create_llm
@@ -44,7 +55,7 @@ from protolink.policy.policies import CapabilityPolicy, Policy, PolicyDecision, 
 from protolink.redaction import RedactionPolicy
 from protolink.storage.port import RunStore, Storage
 from protolink.sync import SyncAgent
-from protolink.task import Task, merged_context
+from protolink.task import Task, TaskState, merged_context
 from protolink.tools.execution import Authorization
 from protolink.tools.tool import ActionBuilder, BaseTool, SyncExecution, Tool, check_sync_execution
 from protolink.tools.worker import WorkerTool
@@ -99,6 +110,10 @@ class Agent:
         in memory.
     run_store
         A `RunStore` that keeps the task and the report of every run.
+    durability
+        Where runs are stored so that they outlive an attempt: the path of a file, or a store.
+    yield_after_steps
+        Model turns after which an attempt returns control with a `RunHandoff`; needs durability.
     execution_version
         The application's own name for the meaning of its tools; part of the configuration's identity.
     verbosity
@@ -130,6 +145,8 @@ class Agent:
         hooks: AgentHooks | Iterable[AgentHooks] | None = None,
         subagents: Iterable[Agent] | None = None,
         subagent_limits: SubagentLimits | None = None,
+        durability: RecordLog | str | PathLike[str] | None = None,
+        yield_after_steps: int | None = None,
         execution_version: str = "1",
         verbosity: int = 1,
     ) -> None:
@@ -157,6 +174,8 @@ class Agent:
         self._state = _state(state)
         self.execution_version = execution_version
         self.verbosity = verbosity
+        self._log = _record_log(durability)
+        self._slice_steps = _slice_steps(yield_after_steps)
         self._tools: dict[str, BaseTool] = {}
         self._frozen: Configuration | None = None
         self._workers: Workers | None = None
@@ -167,6 +186,8 @@ class Agent:
         self._live: dict[str, Driver] = {}
         self._subagents = _Roster(self, subagents or ())
         self._subagent_limits = subagent_limits or SubagentLimits()
+        if self._subagent_limits.background and self._log is not None:
+            raise ConfigurationError("a durable agent starts no workers in the background; use background=False")
         if self._subagent_limits.background:
             self.add_tools(background_tools())
         self.add_tools(tools or ())
@@ -317,6 +338,9 @@ class Agent:
                 workers=self._workers,
                 sync_execution=self._sync_execution,
                 expose_tool_results=self._expose_tool_results,
+                execution_version=self.execution_version,
+                slice_steps=self._slice_steps,
+                log=self._log,
                 owner=self,
                 subagents=dict(self._subagents),
                 subagent_limits=self._subagent_limits,
@@ -365,7 +389,8 @@ class Agent:
         if context.run_id in self._live:
             raise ConfigurationError(f"run {context.run_id!r} is already running")
         environment = current_environment()
-        driver = Driver(self.configuration(), context, Journal(context.run_id, environment), environment)
+        journal = Journal(context.run_id, environment, self._log)
+        driver = Driver(self.configuration(), context, journal, environment)
         driver.start(
             RunStarted(
                 task=request.task,
@@ -373,11 +398,14 @@ class Agent:
                 work=driver.configuration.resolve(request.work),
                 context=context.to_dict(),
                 principal=current_principal(),
+                durable=self._log is not None,
+                slice_steps=self._slice_steps,
+                fingerprint={} if self._log is None else fingerprint_of(driver.configuration),
             )
         )
         return driver
 
-    async def _finished(self, driver: Driver) -> None:
+    def _finished(self, driver: Driver) -> None:
         self._live.pop(driver.run_id, None)
 
     async def _to_the_end(self, handle: RunHandle) -> Any:
@@ -442,9 +470,97 @@ class Agent:
 
         The submitted task stays as it is. Canceling the awaiting task cancels the run.
         """
+        stored = await self._stored_task(task)
+        if stored is not None:
+            return stored
         handle = self.start_run(task)
+        return (await self._await_owned(handle)).task
+
+    async def _stored_task(self, task: Task) -> Task | None:
+        """The stored state of a task that was submitted before: submitting it again starts nothing."""
+        if self._log is None or "run_context" not in task.metadata:
+            return None
+        run_id = RunContext.from_task(task).run_id
+        if await self._log.get(run_id) is None:
+            return None
+        stored = task_snapshot((await read_run(self._log, run_id, current_environment())).entries, run_id)
+        if stored.id != task.id:
+            raise RunExistsError(f"run {run_id!r} exists already, for another task; start a run of its own")
+        return stored
+
+    async def resume_task(
+        self,
+        run_id: str,
+        *,
+        request_id: str | None = None,
+        approved: bool | None = None,
+        answer: Any = UNSET,
+        fingerprint: str | None = None,
+        accept_changes: bool = False,
+    ) -> Task:
+        """Take a stored root run up again and give its task once the attempt has ended.
+
+        A run that yielded, or whose attempt ended for a reason outside it, is resumed without an answer and
+        gets one more slice. An approval is answered by its `request_id` with `approved`; without one the
+        run stays as it is. A run that has ended executes nothing and gives its stored task.
+
+        Raises `RunBusyError` while somebody drives the run, `UnknownRunError`, `CheckpointMismatchError` for
+        another configuration (`accept_changes` goes on under this one, and records that),
+        `UncertainExecutionError` until every unknown effect is reconciled, and `DurableExecutionError` for an
+        answer that does not fit.
+        """
+        handle = await self._resume(run_id, Response(request_id, approved, answer, fingerprint), accept_changes)
+        if isinstance(handle, Task):
+            return handle
+        result = await self._await_owned(handle)
+        await handle.raise_for_uncertain()
+        return result.task
+
+    async def resume(self, run_id: str, **response: Any) -> Any:
+        """`resume_task`, giving the output; raises as `invoke` does, `RunInterrupted` where the run paused again."""
+        task = await self.resume_task(run_id, **response)
+        if task.state is TaskState.INPUT_REQUIRED:
+            raise RunInterrupted(task)
+        return task.raise_for_status().get_output()
+
+    async def _resume(self, run_id: str, response: Response, accept_changes: bool) -> RunHandle | Task:
+        log = self._log
+        if log is None:
+            raise ConfigurationError(f"agent {self.name!r} stores no runs; pass durability=")
+        environment = current_environment()
+        journal = await open_run(log, run_id, environment)
         try:
-            return (await handle.result()).task
+            configuration = self.configuration()
+            if not await take_up(journal, configuration, response, accept_changes=accept_changes):
+                await journal.end()
+                return task_snapshot(journal.entries, run_id)
+        except BaseException:
+            await journal.end()
+            raise
+        run = journal.tree.runs[run_id]
+        driver = Driver(configuration, RunContext.from_dict(run.started.context), journal, environment)
+        driver.run = run
+        return self._launch(driver)
+
+    async def reconcile(self, run_id: str, action_id: str, *, result: Any = UNSET, happened: bool = True) -> Task:
+        """Settle an uncertain action of a stored run: it happened, with this result, or it did not.
+
+        It executes nothing; `resume_task` goes on from there, and the model decides again about an
+        operation that did not happen. Raises `DurableExecutionError` for an action that is not uncertain.
+        """
+        if self._log is None:
+            raise ConfigurationError(f"agent {self.name!r} stores no runs; pass durability=")
+        journal = await open_run(self._log, run_id, current_environment())
+        try:
+            await reconcile_run(journal, action_id, result=result, happened=happened)
+        finally:
+            await journal.end()
+        return task_snapshot(journal.entries, run_id)
+
+    async def _await_owned(self, handle: RunHandle) -> RunResult:
+        """Await a run that belongs to the caller: canceling the caller cancels the run."""
+        try:
+            return await handle.result()
         except asyncio.CancelledError:
             await handle.cancel("the caller was canceled")
             raise
@@ -717,6 +833,28 @@ def _require_tool(agent: Agent, declared: Reader) -> None:
     for field in ("input_schema", "output_schema"):
         if canonical(getattr(tool, field)) != canonical(declared.any(field, None)):
             raise ConfigurationError(f"tool {name!r} has another {field} than this configuration declares")
+
+
+def _record_log(durability: object) -> RecordLog | None:
+    """The store that was given, or the one of a file."""
+    if durability is None:
+        return None
+    if isinstance(durability, str | PathLike):
+        # Only a durable agent loads the database module.
+        from protolink.durable.sqlite import SQLiteRecordLog
+
+        return SQLiteRecordLog(cast("str | PathLike[str]", durability))
+    if isinstance(durability, RecordLog):
+        return durability
+    raise ConfigurationError(f"durability is a path or a store, not {type(durability).__name__}")
+
+
+def _slice_steps(steps: object) -> int | None:
+    if steps is None:
+        return None
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ConfigurationError("yield_after_steps is a positive whole number, or None")
+    return steps
 
 
 def _facade_description(description: str | None, child: Agent, bound: BaseTool | None) -> str:

@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from protolink._core.records import CancelRequested
+from protolink._core.records import CancelRequested, RunPaused
 from protolink._runtime.background import spawn
 from protolink._runtime.driver import Driver
 from protolink._runtime.outcome import failure_of
 from protolink._runtime.principal import current_principal
 from protolink._runtime.views import Views
 from protolink.context import RunContext
+from protolink.errors import UncertainExecutionError
 from protolink.events import RunEvent
 from protolink.evidence import ToolEvidence
 from protolink.handoff import RunHandoff
@@ -155,18 +156,25 @@ class RunHandle:
         return self._views.evidence()
 
     async def result(self) -> RunResult:
-        """Await the end. Never raises for the run's own failure; `status` and `error` say what happened."""
+        """Await the end of the attempt. Never raises for the run's own failure; `status` and `error` say what happened.
+
+        Raises `DurableExecutionError` where the execution store failed; the run can then be taken up again.
+        """
         await self._driver.wait()
-        finished = self._driver.run.finished
-        if finished is None:
-            raise RuntimeError(f"run {self.run_id!r} was left unfinished by its event loop")
-        error = None if finished.error is None else finished.error.message
+        run = self._driver.run
+        finished, rest = run.finished, run.rest
+        if isinstance(rest, RunPaused):
+            return RunResult("input-required", None, None, self._views)
+        ended = finished or rest
+        if ended is None:
+            raise self._driver.journal.broken or RuntimeError(f"run {self.run_id!r} was left by its event loop")
+        error = None if ended.error is None else ended.error.message
         policy = self._views.policy
         if error is not None and policy is not None:
             error = policy.text(error)
-        outputs = self._driver.run.outputs
-        output = outputs[-1] if finished.status == "completed" and outputs else None
-        return RunResult(finished.status, output, error, self._views)
+        status = "failed" if finished is None else finished.status
+        output = run.outputs[-1] if status == "completed" and run.outputs else None
+        return RunResult(status, output, error, self._views)
 
     async def cancel(self, reason: str = "canceled by the application") -> None:
         """Ask the run to end and await that it has.
@@ -188,6 +196,12 @@ class RunHandle:
         """
         child = await spawn(self._driver, agent, prompt)
         return SubagentHandle(child, Views(child.journal, child.run_id, self._views.policy))
+
+    async def raise_for_uncertain(self) -> None:
+        """Raise `UncertainExecutionError` where the attempt ended with an effect that nobody knows."""
+        failure = failure_of(self._driver, self._views)
+        if isinstance(failure, UncertainExecutionError):
+            raise failure
 
     async def outcome(self) -> Any:
         """Await the end and give the Python value of the output, or raise why there is none."""

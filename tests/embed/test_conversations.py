@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from protolink import Agent, ConfigurationError, Task, TaskExecutionError
-from protolink.storage import InMemoryStorage, SQLiteStorage, Storage
+from protolink.storage import InMemoryRunStore, InMemoryStorage, SQLiteStorage, Storage
 from protolink.testing import ManualClock, call, calls, use_environment
 from tests.embed.stores import BrokenStorage, WaitingStorage
 from tests.support import ListeningLLM, blocker, seen, turns
@@ -27,14 +27,14 @@ def said(messages: list[dict[str, Any]]) -> list[str]:
 @pytest.mark.parametrize("kept", [True, False])
 async def test_a_session_goes_on(kept: bool) -> None:
     """With a storage or, as long as the agent lives, without one."""
-    llm = ListeningLLM("first answer", "second answer")
+    llm = ListeningLLM("1st answer", "2nd answer", "3rd answer")
     agent = chatty(llm, InMemoryStorage() if kept else None)
-    await agent.invoke("first", session_id="alice")
-    await agent.invoke("second", session_id="alice")
-    await agent.invoke("third", session_id="bob")
+    for question in ("1st", "2nd", "3rd"):
+        await agent.invoke(question, session_id="alice")
+    await agent.invoke("other", session_id="bob")
 
-    assert said(llm.heard[1]) == ["first", "first answer", "second"]
-    assert said(llm.heard[2]) == ["third"]
+    assert said(llm.heard[2]) == ["1st", "1st answer", "2nd", "2nd answer", "3rd"]
+    assert said(llm.heard[3]) == ["other"]
 
 
 async def test_a_session_goes_on_after_a_restart(tmp_path: Path) -> None:
@@ -66,13 +66,19 @@ def len_of(text: str) -> int:
     return len(text)
 
 
-async def test_the_next_run_may_start_when_the_events_have_ended() -> None:
+@pytest.mark.parametrize("store", [None, InMemoryRunStore()])
+async def test_the_next_run_may_start_when_the_events_have_ended(store: InMemoryRunStore | None) -> None:
     """A page that reads the stream and not the result must not lose the turn that it has just shown."""
-    llm = ListeningLLM("first answer", "second answer")
-    agent = chatty(llm, InMemoryStorage())
-    async for _ in agent.start_run("first", session_id="alice").events():
-        pass
-    await agent.start_run("second", session_id="alice").result()
+    async with blocker() as disk:
+        llm = ListeningLLM("first answer", "second answer")
+        agent = chatty(llm, WaitingStorage(before_writing=disk.wait))
+        async for _ in agent.start_run("first", session_id="alice", store=store).events():
+            pass
+        second = agent.start_run("second", session_id="alice")
+        await disk.entered.wait()
+        await turns(10)
+        disk.release()
+        await second.result()
 
     assert said(llm.heard[1]) == ["first", "first answer", "second"]
 
@@ -188,7 +194,7 @@ async def test_a_run_can_be_canceled_while_it_waits_for_its_conversation() -> No
         assert (llm.heard, storage.load_session("alice")) == ([], ())
 
 
-async def test_a_storage_that_hangs_hangs_no_run() -> None:
+async def test_a_storage_that_hangs_hangs_no_run(caplog: pytest.LogCaptureFixture) -> None:
     """Neither at the beginning nor at the end."""
     clock = ManualClock()
     async with blocker() as disk:
@@ -201,6 +207,7 @@ async def test_a_storage_that_hangs_hangs_no_run() -> None:
 
         assert (await reading.result()).task.metadata["error"]["code"] == "storage_failed"
         assert (await writing.result()).status == "completed"
+        assert caplog.text.count("did not answer within 30 seconds") == 2
 
 
 async def test_the_result_waits_until_the_conversation_is_saved() -> None:
@@ -230,17 +237,19 @@ async def test_the_task_of_a_run_is_there_before_its_conversation() -> None:
         await handle.result()
 
 
-async def test_a_worker_keeps_a_conversation_of_its_own() -> None:
-    """It continues over the parent's runs of one session, apart from the parent's own."""
+async def test_a_consultation_is_no_part_of_a_workers_session() -> None:
+    """A worker starts each delegated prompt afresh; the session that it is asked in is its parent's."""
     worker_llm = ListeningLLM("first answer", "second answer")
-    worker = Agent(name="worker", llm=worker_llm, state=["conversation"])
+    storage = InMemoryStorage()
+    worker = Agent(name="worker", llm=worker_llm, state=["conversation"], storage=storage)
     llm = ListeningLLM(call("worker", task="first"), "done", call("worker", task="second"), "done")
     parent = Agent(name="parent", llm=llm, subagents=[worker])
     parent.add_worker_tool("worker")
     await parent.invoke("go", session_id="alice")
     await parent.invoke("go", session_id="alice")
 
-    assert said(worker_llm.heard[1]) == ["first", "first answer", "second"]
+    assert [said(messages) for messages in worker_llm.heard] == [["first"], ["second"]]
+    assert storage.load_session("alice") == ()
 
 
 async def test_stored_messages_are_in_no_event() -> None:

@@ -21,7 +21,6 @@ class Log:
 
     def __init__(self) -> None:
         self.entries: list[str] = []
-        self.reached = asyncio.Event()
 
     def transport(self, name: str, before: Any = None, after: Any = None) -> RuntimeTransport:
         """A transport that calls `before` and `after` its address is taken."""
@@ -30,7 +29,6 @@ class Log:
         class Recorded(RuntimeTransport):
             async def start(self) -> None:
                 """Start, with what the test has in mind."""
-                log.reached.set()
                 if before is not None:
                     await before()
                 await super().start()
@@ -166,29 +164,35 @@ async def test_a_start_that_is_canceled_is_rolled_back(when: str) -> None:
 
 async def test_a_second_cancellation_does_not_leave_a_half_stopped_group() -> None:
     """Someone who is impatient gets the error, and a port that is free."""
-    log = Log()
-    stopping = asyncio.Event()
+    stopping, last = asyncio.Event(), asyncio.Event()
 
     class Slow(RuntimeTransport):
+        async def start(self) -> None:
+            """Take the address; the last member is never ready."""
+            await super().start()
+            if self.url == "runtime://groups-test-last":
+                last.set()
+                await forever()
+
         async def stop(self) -> None:
             """Take some turns of the loop to stop."""
             stopping.set()
             await turns(20)
             await super().stop()
 
-    agents = [
-        Agent(name=name, llm=model(), transport=Slow(f"runtime://groups-test-{name}")) for name in ("first", "second")
-    ]
-    group = AgentGroup([*agents, log.agent("slow", before=forever)])
+    names = ("first", "second", "last")
+    group = AgentGroup(
+        [Agent(name=name, llm=model(), transport=Slow(f"runtime://groups-test-{name}")) for name in names]
+    )
     starting = asyncio.create_task(group.start())
-    await log.reached.wait()
+    await last.wait()
     starting.cancel()
     await stopping.wait()
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
 
-    for name in ("first", "second"):
+    for name in names:
         with pytest.raises(PeerUnavailableError):
             await ask(name)
 
@@ -251,6 +255,18 @@ async def test_a_group_keeps_nothing_of_a_run_that_has_ended() -> None:
         await turns(3)
 
         assert repr(group) == "<AgentGroup of 1 agents, running, 0 runs>"
+
+
+async def test_starting_again_starts_nothing_again() -> None:
+    """A member that is served already stays as it is."""
+    log = Log()
+    group = AgentGroup([log.agent("a")])
+    await asyncio.gather(group.start(), group.start())
+    await group.agents["a"].start()
+    await group.close()
+    await group.close()
+
+    assert log.entries == ["+a", "-a"]
 
 
 async def test_work_is_refused_outside_the_groups_lifetime() -> None:

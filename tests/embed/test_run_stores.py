@@ -57,7 +57,7 @@ async def test_a_store_given_to_a_run_leaves_the_conversation_where_it_is() -> N
     assert len(store.list_task_records()) == 1
 
 
-async def test_failed_and_canceled_runs_are_kept_with_their_outcome() -> None:
+async def test_failed_and_canceled_runs_are_kept_with_their_outcome(caplog: pytest.LogCaptureFixture) -> None:
     """They are the ones that somebody will look for."""
     started = asyncio.Event()
 
@@ -85,6 +85,7 @@ async def test_failed_and_canceled_runs_are_kept_with_their_outcome() -> None:
         report = store.get_report(RunContext.from_task(task).run_id)
         assert report is not None
         assert report.tool_evidence == result.tool_evidence
+    assert caplog.records == []
 
 
 async def test_a_store_that_fails_fails_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -130,17 +131,18 @@ async def test_a_run_that_is_canceled_from_outside_is_kept() -> None:
     assert [record.status for record in store.list_task_records()] == ["canceled"]
 
 
-async def test_a_workers_own_store_keeps_its_share() -> None:
-    """The worker's report stands under its own run, beside its parent's."""
+async def test_a_workers_share_is_in_its_parents_report() -> None:
+    """A tree of runs is kept once, under its root; the worker's own store is for the runs that it is the root of."""
     mine, parents = InMemoryRunStore(), InMemoryRunStore()
-    worker = Agent(name="worker", llm=model("found"), run_store=mine)
+    worker = Agent(name="worker", llm=model(call("lookup", item=1)), tools=[lookup], run_store=mine)
     parent = Agent(name="parent", llm=model(call("worker", task="find")), subagents=[worker], run_store=parents)
     parent.add_worker_tool("worker")
     result = await parent.start_run("go").result()
 
-    (record,) = mine.list_task_records()
-    assert (record.agent_name, record.status) == ("worker", "completed")
-    assert [kept.run_id for kept in parents.list_task_records()] == [result.report.context.run_id]
+    report = parents.get_report(result.report.context.run_id)
+    assert report is not None
+    assert [evidence.agent_name for evidence in report.tool_evidence] == ["worker"]
+    assert mine.list_report_records() == []
 
 
 @pytest.mark.parametrize("store", ["runs.db", object()])

@@ -86,9 +86,7 @@ def _prepared(entered: Entered) -> Agent:
 
     tool = PreparedTool(pay, prepare=prepare, execute=execute, capabilities={"money.send"})
     policy = CapabilityPolicy({"money.*": "require_approval"})
-    return Agent(
-        name="payer", tools=[tool], llm=model(call("pay", amount=3)), policy=policy, approval_handler=approve
-    )
+    return Agent(name="payer", tools=[tool], llm=model(call("pay", amount=3)), policy=policy, approval_handler=approve)
 
 
 class _SlowPolicy(Policy):
@@ -222,7 +220,7 @@ async def test_a_tool_that_swallows_its_cancellation_cannot_complete() -> None:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             pass
-        return "late"
+        return "tardy value"
 
     agent = Agent(name="a", tools=[stubborn], llm=model(call("stubborn")), expose_tool_results=True)
     handle = agent.start_run("go")
@@ -233,7 +231,7 @@ async def test_a_tool_that_swallows_its_cancellation_cannot_complete() -> None:
     result = await handle.result()
     assert result.status == "canceled"
     assert [record.outcome for record in result.tool_evidence] == ["canceled"]
-    assert "late" not in str(result.report.to_dict())
+    assert "tardy value" not in str(result.report.to_dict())
 
 
 async def test_a_tool_that_never_ends_is_abandoned_after_its_grace() -> None:
@@ -252,22 +250,54 @@ async def test_a_tool_that_never_ends_is_abandoned_after_its_grace() -> None:
     with use_environment(clock):
         handle = Agent(name="a", tools=[immortal], llm=model(call("immortal"))).start_run("go")
     await entered.wait()
-    canceling = asyncio.create_task(handle.cancel())
-
-    clock.advance(0.4)
-    await turns(10)
-    waiting = not canceling.done()
-    await turns(1)
-    clock.advance(0.6)
-    await canceling
+    try:
+        canceling = asyncio.create_task(handle.cancel())
+        await turns(3)
+        clock.advance(0.4)
+        await turns(3)
+        early = canceling.done()
+        clock.advance(0.1)
+        await canceling
+    finally:
+        let_go.set()
+    await turns(5)
 
     events = [event async for event in handle.events()]
-    assert waiting
+    assert not early
     assert of_type(events, "action.canceled")[0].payload["metadata"]["unsettled"] is True
     assert clock.waiting == 0
-    let_go.set()
-    await turns(5)
-    assert_settled([event async for event in handle.events()])
+    assert_settled(events)
+
+
+async def test_a_tool_that_never_ends_does_not_hold_a_canceled_driving_task() -> None:
+    """A loop that is shut down waits for its tasks; the grace has to end there as well."""
+    let_go, entered = asyncio.Event(), asyncio.Event()
+
+    async def immortal() -> None:
+        entered.set()
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    clock = ManualClock()
+    with use_environment(clock):
+        handle = Agent(name="a", tools=[immortal], llm=model(call("immortal"))).start_run("go")
+    await entered.wait()
+    driving = next(task for task in asyncio.all_tasks() if task.get_name().startswith("protolink run"))
+    try:
+        driving.cancel()
+        await turns(3)
+        clock.advance(0.5)
+        await turns(10)
+        ended = driving.done()
+    finally:
+        let_go.set()
+        await asyncio.gather(driving, return_exceptions=True)
+
+    assert ended
+    assert (await handle.result()).status == "canceled"
 
 
 async def test_cleanup_that_keeps_to_its_grace_is_awaited() -> None:

@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from protolink._core import records
 from protolink._core.records import Inference, Record, ToolRequest
@@ -38,6 +38,14 @@ _WORK: Final[dict[str, type[Any]]] = {"inference": Inference, "tool_request": To
 _WORK_NAMES: Final = {kind: name for name, kind in _WORK.items()}
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _remembered(function: F) -> F:
+    """`functools.cache`, keeping the signature: the checkers take a class for something unhashable."""
+    return cast("F", cache(function))
+
+
 class CodecError(ValueError):
     """A stored record is not what its kind says; the message names the field and repeats no content."""
 
@@ -54,7 +62,11 @@ def encode(record: Record) -> tuple[str, int, dict[str, Any], dict[str, str]]:
     bodies: dict[str, str] = {}
     for name in _BODY_FIELDS.get(kind, ()):
         value = plain.get(name)
-        if value is None or isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) < BODY_CHARACTERS):
+        if (
+            value is None
+            or isinstance(value, bool | int | float)
+            or (isinstance(value, str) and len(value) < BODY_CHARACTERS)
+        ):
             continue
         text = dumps(value)
         if len(text) >= BODY_CHARACTERS:
@@ -80,7 +92,7 @@ def _plain(value: Any) -> Any:
     return plain
 
 
-@cache
+@_remembered
 def _defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
     """Field names with their defaults; a field without one is paired with a value that nothing equals."""
     found: list[tuple[str, Any]] = []
@@ -120,7 +132,7 @@ def decode(kind: str, version: int, plain: object, bodies: Mapping[str, Any]) ->
     return _build(cls, data, kind)  # type: ignore[no-any-return]
 
 
-@cache
+@_remembered
 def _required(cls: type[Any]) -> frozenset[str]:
     return frozenset(name for name, default in _defaults(cls) if default is _NEVER)
 
@@ -138,7 +150,7 @@ def _build(cls: type[Any], data: Mapping[str, Any], where: str) -> Any:
 Read = Callable[[Any, str], Any]
 
 
-@cache
+@_remembered
 def _readers(cls: type[Any]) -> tuple[tuple[str, Read], ...]:
     hints = get_type_hints(cls, vars(records))
     return tuple((item.name, _reader(hints[item.name])) for item in fields(cls))
@@ -157,7 +169,7 @@ def _reader(hint: Any) -> Read:
         return _many(_reader(get_args(hint)[0]))
     if origin is dict or hint is dict:
         return _object
-    if is_dataclass(hint):
+    if isinstance(hint, type) and is_dataclass(hint):
         return _nested(hint)
     return _scalar(hint)
 
@@ -182,7 +194,7 @@ def _union(options: tuple[Any, ...]) -> Read:
 
 
 def _work(value: Any, where: str) -> Any:
-    kind = _WORK.get(value.get("type")) if is_mapping(value) else None
+    kind = _WORK.get(str(value.get("type"))) if is_mapping(value) else None
     if kind is None:
         raise CodecError(f"{where} is no work that this release knows")
     return _build(kind, value, where)

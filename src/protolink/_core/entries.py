@@ -10,6 +10,7 @@ from protolink._core.records import (
     BackgroundProposed,
     CancelRequested,
     ConversationLoaded,
+    DelegationSuspended,
     ModelAsked,
     Record,
     Usage,
@@ -58,12 +59,17 @@ class Fragment:
     run_id: str
     at: float
     text: str
+    number: int
+    """The record that it follows."""
+
     sequence: int
     source_sequence: int
     step: int
 
 
-_PRIVATE: Final = frozenset({ActionObserved, BackgroundProposed, CancelRequested, ConversationLoaded})
+_PRIVATE: Final = frozenset(
+    {ActionObserved, BackgroundProposed, CancelRequested, ConversationLoaded, DelegationSuspended}
+)
 
 
 def is_public(record: Record) -> bool:

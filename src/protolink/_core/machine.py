@@ -7,9 +7,18 @@ allowance, then open actions, then the answer, then hard limits, then the next t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from protolink._core.budget import model_call_limit, tool_calls_left
-from protolink._core.records import BudgetExceeded, ErrorInfo, Inference, RunFinished
+from protolink._core.records import (
+    ActionUncertain,
+    BudgetExceeded,
+    DelegationSuspended,
+    ErrorInfo,
+    Inference,
+    ModelFailed,
+    RunFinished,
+)
 from protolink._core.state import ActionState, RunState, TreeState
 
 __all__ = [
@@ -18,15 +27,19 @@ __all__ = [
     "AskModel",
     "CloseActions",
     "Command",
+    "Continue",
     "Deny",
     "Drain",
+    "EndAttempt",
     "Execute",
     "Fail",
     "Finish",
     "Judge",
     "Observe",
+    "Pause",
     "Prepare",
     "Repeat",
+    "Suspect",
     "decide",
 ]
 
@@ -101,6 +114,34 @@ class CloseActions:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspect:
+    """Record that actions which an earlier attempt had entered are uncertain."""
+
+    action_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """Drive on the children of delegations that an earlier attempt had started."""
+
+    action_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Return control: the slice is used up, or a child waits for somebody."""
+
+    kind: Literal["yield", "child"]
+
+
+@dataclass(frozen=True, slots=True)
+class EndAttempt:
+    """End the attempt and leave the run to be taken up again."""
+
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """Give the final reply as the answer."""
 
@@ -120,13 +161,29 @@ class Finish:
 
 
 Command = (
-    AskModel | Prepare | Judge | Ask | Deny | Execute | Repeat | Observe | Drain | CloseActions | Answer | Fail | Finish
+    AskModel
+    | Prepare
+    | Judge
+    | Ask
+    | Deny
+    | Execute
+    | Repeat
+    | Observe
+    | Suspect
+    | Continue
+    | Drain
+    | CloseActions
+    | Answer
+    | Fail
+    | Pause
+    | EndAttempt
+    | Finish
 )
 
 
 def decide(tree: TreeState, run: RunState) -> Command | None:
     """The next command of one run, or None when nothing is left to do. No I/O, no clock, no ids."""
-    if run.finished is not None:
+    if run.at_rest:
         return None
     if run.stop is not None:
         return _stopping(run)
@@ -146,11 +203,20 @@ def decide(tree: TreeState, run: RunState) -> Command | None:
     exceeded = model_call_limit(tree.counters, run.budget, run.steps, run.estimated_history_tokens)
     if exceeded is not None:
         return Fail(exceeded)
+    if run.started.slice_steps is not None and run.slice_used >= run.started.slice_steps:
+        return Pause("yield")
     return AskModel(step=run.steps + 1)
+
+
+_OUTSIDE = (ModelFailed, ActionUncertain, DelegationSuspended)
+"""What stops an attempt of a durable run and not the run itself."""
 
 
 def _stopping(run: RunState) -> Command:
     stop = run.stop
+    stays_open = run.started.durable and stop is not None and isinstance(stop.record, _OUTSIDE)
+    if stays_open and stop is not None and stop.error is not None:
+        return EndAttempt(stop.error)
     open_ids = tuple(key for key, action in run.actions.items() if action.is_open)
     if open_ids:
         return CloseActions(open_ids)
@@ -178,6 +244,7 @@ def _next_of_actions(tree: TreeState, run: RunState) -> Command | None:
     """All proposals are prepared and judged before the first one runs; then they run in order."""
     asking: list[str] = []
     ready: list[str] = []
+    started: list[str] = []
     declined: str | None = None
     prepared: str | None = None
     for action_id, action in run.actions.items():
@@ -197,15 +264,35 @@ def _next_of_actions(tree: TreeState, run: RunState) -> Command | None:
                 if action.answer is None:
                     return Deny(action_id)
                 declined = declined or action_id
-            case "started" | "ended":
+            case "started":
+                started.append(action_id)
+            case "ended" | "uncertain":
                 pass
     if prepared is not None:
         return Judge(prepared)
-    if asking:
+    if started:
+        return _left_open(tree, run, started)
+    if asking and declined is None:
         return Ask(tuple(asking))
     if ready:
         return _next_execution(tree, run, ready)
     return None if declined is None else Deny(declined)
+
+
+def _left_open(tree: TreeState, run: RunState, started: list[str]) -> Command | None:
+    """What an earlier attempt had entered: delegations go on, everything else is uncertain now."""
+    suspects = [action_id for action_id in started if run.actions[action_id].proposal.kind == "tool.call"]
+    if suspects:
+        return Suspect(tuple(suspects))
+    waiting = tuple(action_id for action_id in started if not _child_at_rest(tree, run, action_id))
+    if waiting:
+        return Continue(waiting)
+    return Pause("child")
+
+
+def _child_at_rest(tree: TreeState, run: RunState, action_id: str) -> bool:
+    child = tree.runs.get(run.child_runs.get(action_id, ""))
+    return child is not None and child.rest is not None
 
 
 def _next_execution(tree: TreeState, run: RunState, ready: list[str]) -> Command:

@@ -13,6 +13,7 @@ from protolink._core.records import (
     ActionCompleted,
     ActionDenied,
     ActionFailed,
+    ActionReconciled,
     ActionRejected,
     ActionRepeated,
     ActionUncertain,
@@ -104,6 +105,14 @@ def tool_message(action: ActionState) -> Message:
             content["result"] = {"type": "tool_denied", "status": "denied", "message": reason}
         case ActionCanceled():
             content["result"] = {"type": "tool_canceled", "status": "canceled"}
+        case ActionReconciled(happened=True, result=result):
+            content["result"] = result
+        case ActionReconciled():
+            content["result"] = {
+                "type": "tool_not_executed",
+                "status": "not_executed",
+                "message": "It was verified that this operation did not happen. Decide again.",
+            }
         case ActionUncertain():
             content["result"] = {"type": "tool_uncertain", "status": "uncertain"}
         case other:

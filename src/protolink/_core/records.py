@@ -18,6 +18,7 @@ __all__ = [
     "ActionJudged",
     "ActionObserved",
     "ActionPrepared",
+    "ActionReconciled",
     "ActionRejected",
     "ActionRepeated",
     "ActionStarted",
@@ -25,10 +26,13 @@ __all__ = [
     "AnswerGiven",
     "ApprovalAnswered",
     "ApprovalAsked",
+    "AttemptEnded",
+    "AttemptStarted",
     "BackgroundProposed",
     "BudgetExceeded",
     "CancelRequested",
     "ConversationLoaded",
+    "DelegationSuspended",
     "ErrorInfo",
     "Inference",
     "ModelAsked",
@@ -41,10 +45,12 @@ __all__ = [
     "ReplyRefused",
     "RunFailed",
     "RunFinished",
+    "RunPaused",
     "RunStarted",
     "ToolRequest",
     "Usage",
     "Work",
+    "Yielded",
 ]
 
 
@@ -180,6 +186,14 @@ class RunStarted:
 
     parent_action_id: str | None = None
     delegation_id: str | None = None
+    durable: bool = False
+    """Whether the list is stored, so that the run can outlive an attempt."""
+
+    slice_steps: int | None = None
+    """Model turns after which an attempt returns control."""
+
+    fingerprint: dict[str, str] = field(default_factory=dict[str, str])
+    """Digests of the configuration by component; a root's covers its children."""
 
     @property
     def task_id(self) -> str:
@@ -193,6 +207,16 @@ class ConversationLoaded:
 
     messages: tuple[dict[str, Any], ...]
     """As the model will see them again."""
+
+
+@record
+class AttemptStarted:
+    """Somebody took up a run that was at rest, or whose process had ended."""
+
+    attempt: int
+    principal: str = "local"
+    fingerprint: dict[str, str] | None = None
+    """The configuration from here on, where it was changed on purpose."""
 
 
 @record
@@ -267,6 +291,7 @@ class ActionPrepared:
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     artifacts: tuple[dict[str, Any], ...] = ()
     read_only: bool = False
+    idempotent: bool = False
     repeatable: bool = False
     public: bool = False
     """Whether the application sees the result."""
@@ -419,6 +444,24 @@ class ProgressReported:
 
 
 @record
+class ActionReconciled:
+    """Somebody settled an uncertain action: its effect happened, with this result, or it did not."""
+
+    action_id: str
+    happened: bool
+    result: Any = None
+    principal: str = "local"
+
+
+@record
+class DelegationSuspended:
+    """The attempt of a child ended without the child's end, and so this run's attempt ends too."""
+
+    action_id: str
+    error: ErrorInfo
+
+
+@record
 class AnswerGiven:
     """The answer to an inference, after the hooks."""
 
@@ -450,6 +493,34 @@ class RunFailed:
 
 
 @record
+class Yielded:
+    """The slice of an attempt is used up and the work is not done."""
+
+    handoff: dict[str, Any]
+    """A `RunHandoff` as JSON."""
+
+
+@record
+class RunPaused:
+    """The attempt returns control; the run waits for somebody."""
+
+    kind: Literal["yield", "approval", "input"]
+    interruptions: tuple[dict[str, Any], ...]
+    """What it waits for, in the order of the proposals: `RunInterruption`s as JSON, those of children included."""
+
+    seconds: float = 0.0
+    """How long the attempt took."""
+
+
+@record
+class AttemptEnded:
+    """The attempt ends and the run does not: the reason lies outside it, or an effect is unknown."""
+
+    error: ErrorInfo
+    seconds: float = 0.0
+
+
+@record
 class RunFinished:
     """The run's end; nothing follows."""
 
@@ -458,9 +529,13 @@ class RunFinished:
     reason: str | None = None
     """Why it was canceled."""
 
+    seconds: float = 0.0
+    """How long the attempt took."""
+
 
 Record = (
     RunStarted
+    | AttemptStarted
     | ConversationLoaded
     | ModelAsked
     | ModelReplied
@@ -479,12 +554,17 @@ Record = (
     | ActionFailed
     | ActionCanceled
     | ActionUncertain
+    | ActionReconciled
+    | DelegationSuspended
     | BackgroundProposed
     | ProgressReported
     | AnswerGiven
     | CancelRequested
     | BudgetExceeded
     | RunFailed
+    | Yielded
+    | RunPaused
+    | AttemptEnded
     | RunFinished
 )
 

@@ -20,6 +20,7 @@ from protolink._core.records import (
     ActionJudged,
     ActionObserved,
     ActionPrepared,
+    ActionReconciled,
     ActionRejected,
     ActionRepeated,
     ActionStarted,
@@ -27,10 +28,13 @@ from protolink._core.records import (
     AnswerGiven,
     ApprovalAnswered,
     ApprovalAsked,
+    AttemptEnded,
+    AttemptStarted,
     BackgroundProposed,
     BudgetExceeded,
     CancelRequested,
     ConversationLoaded,
+    DelegationSuspended,
     ErrorInfo,
     Inference,
     ModelAsked,
@@ -42,9 +46,11 @@ from protolink._core.records import (
     ReplyRefused,
     RunFailed,
     RunFinished,
+    RunPaused,
     RunStarted,
     ToolRequest,
     Work,
+    Yielded,
 )
 from protolink._json import canonical
 from protolink.context import RunBudget
@@ -54,8 +60,11 @@ __all__ = ["ActionState", "Message", "RecordRefused", "RunState", "Stage", "Stop
 Message = dict[str, Any]
 """One message of a conversation: `role`, `content` and, for native calls, `tool_calls` or `tool_call_id`."""
 
-Stage = Literal["proposed", "prepared", "asking", "authorized", "declined", "started", "completed", "ended"]
-"""`completed` means that hooks have yet to see the result; every other ending is `ended` at once."""
+Stage = Literal[
+    "proposed", "prepared", "asking", "authorized", "declined", "started", "uncertain", "completed", "ended"
+]
+"""`completed` means that hooks have yet to see the result, `uncertain` that somebody has to say what became of it;
+every other ending is `ended` at once."""
 
 _UNSET: Final = object()
 
@@ -98,7 +107,7 @@ class ActionState:
     @property
     def is_open(self) -> bool:
         """Whether its outcome is still to come."""
-        return self.stage not in ("ended", "completed")
+        return self.stage not in ("ended", "completed", "uncertain")
 
     @property
     def observed_is_unset(self) -> bool:
@@ -151,13 +160,33 @@ class RunState:
     completed_ids: list[str] = field(default_factory=list[str])
     outputs: list[Any] = field(default_factory=list[Any])
     stop: Stop | None = None
+    rest: RunPaused | AttemptEnded | None = None
+    """Why no attempt is at work, although the run has not ended."""
+
     finished: RunFinished | None = None
+    attempt: int = 1
+    slice_used: int = 0
+    """Model turns of this attempt."""
+
+    uncertain: dict[str, ActionState] = field(default_factory=dict[str, ActionState])
+    """Actions whose effect is unknown until somebody says what became of it."""
+
+    answers: dict[str, ApprovalAnswered] = field(default_factory=dict[str, ApprovalAnswered])
+    """Every approval that was answered, by its request."""
+
+    child_runs: dict[str, str] = field(default_factory=dict[str, str])
+    """The child run of each delegation, by action."""
 
     @property
     def work(self) -> Work | None:
         """What the run is working on; None when all is done."""
         work = self.started.work
         return work[self.work_index] if self.work_index < len(work) else None
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the attempt is over: the run has ended, paused, or was left to be taken up again."""
+        return self.finished is not None or self.rest is not None
 
     @property
     def has_pending_answer(self) -> bool:
@@ -185,6 +214,9 @@ class TreeState:
 
     root_id: str
     counters: Counters = field(default_factory=Counters)
+    seconds: float = 0.0
+    """How long the root's ended attempts took together."""
+
     runs: dict[str, RunState] = field(default_factory=dict[str, RunState])
 
 
@@ -195,11 +227,16 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
         if run is not None:
             raise RecordRefused(f"run {run_id!r} has already started")
         tree.runs[run_id] = _started(run_id, record)
+        parent = tree.runs.get(record.context.get("parent_run_id") or "")
+        if parent is not None and record.parent_action_id is not None:
+            parent.child_runs[record.parent_action_id] = run_id
         return
     if run is None:
         raise RecordRefused(f"run {run_id!r} has not started")
     if run.finished is not None:
         raise RecordRefused(f"run {run_id!r} has ended")
+    if run.rest is not None and not isinstance(record, AttemptStarted | ApprovalAnswered | ActionReconciled):
+        raise RecordRefused(f"run {run_id!r} is at rest")
     match record:
         case ConversationLoaded():
             _conversation_loaded(run, record)
@@ -265,7 +302,12 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
         case ActionCanceled():
             _end(run, _open(run, record.action_id), record)
         case ActionUncertain():
-            _end(run, _action(run, record.action_id, "started"), record)
+            action = _action(run, record.action_id, "started")
+            if run.started.durable and record.action_id in run.actions:
+                action.stage = "uncertain"
+                run.uncertain[record.action_id] = action
+            else:
+                _end(run, action, record)
             error = ErrorInfo(code="uncertain_execution", message=record.reason)
             _stop_for(run, Stop("failed", record, error=error), record.action_id)
         case BackgroundProposed(proposal=proposal):
@@ -277,6 +319,20 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
             _running(run, record.action_id, "proposed", "prepared", "authorized")
         case AnswerGiven():
             _answer_given(run, record)
+        case AttemptStarted():
+            _attempt_started(run, record)
+        case ActionReconciled():
+            _reconciled(run, record)
+        case DelegationSuspended():
+            _action(run, record.action_id, "started")
+            _stop(run, Stop("failed", record, error=record.error))
+        case Yielded():
+            if run.stop is not None or run.actions:
+                raise RecordRefused("a run yields only between its turns")
+        case RunPaused() | AttemptEnded():
+            run.rest = record
+            if run_id == tree.root_id:
+                tree.seconds += record.seconds
         case CancelRequested():
             _stop(run, Stop("canceled", record, reason=record.reason, interrupts=True))
         case BudgetExceeded():
@@ -291,6 +347,8 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
                 raise RecordRefused("a run cannot complete what is not done")
             _flush(run)
             run.finished = record
+            if run_id == tree.root_id:
+                tree.seconds += record.seconds
         case _:
             assert_never(record)
 
@@ -353,6 +411,44 @@ def _begin_work(run: RunState) -> None:
             assert_never(unknown)
 
 
+def _attempt_started(run: RunState, record: AttemptStarted) -> None:
+    """Take the run up again. What stopped only the last attempt is forgotten; what is unknown is not."""
+    run.attempt = record.attempt
+    run.slice_used = 0
+    run.rest = None
+    if run.stop is not None and isinstance(run.stop.record, ModelFailed | DelegationSuspended):
+        run.stop = None
+    if run.stop is not None and isinstance(run.stop.record, ActionUncertain) and not run.uncertain:
+        run.stop = None
+    for action in run.actions.values():
+        prepared = action.prepared
+        if action.stage != "started" or prepared is None or action.proposal.kind != "tool.call":
+            continue
+        # Its process ended meanwhile. What was declared harmless to run again runs again, under the same key.
+        if prepared.read_only or prepared.idempotent:
+            action.stage = "authorized"
+
+
+def _reconciled(run: RunState, record: ActionReconciled) -> None:
+    action = run.uncertain.get(record.action_id)
+    if action is None:
+        raise RecordRefused(f"action {record.action_id!r} is not uncertain")
+    del run.uncertain[record.action_id]
+    if record.happened:
+        run.completed_ids.append(record.action_id)
+        _keep_success(run, action, record.action_id, record.result)
+    if run.stop is not None and isinstance(run.stop.record, ActionUncertain) and not run.uncertain:
+        run.stop = None
+    direct = isinstance(run.work, ToolRequest)
+    _end(run, action, record)
+    if direct and record.happened:
+        run.outputs.append(record.result)
+        _next_work(run)
+    elif direct:
+        error = ErrorInfo(code="not_executed", message="the operation was verified as not executed")
+        _stop(run, Stop("failed", record, error=error))
+
+
 def _action(run: RunState, action_id: str, *stages: Stage) -> ActionState:
     action = run.actions.get(action_id) or run.background.get(action_id)
     if action is None:
@@ -411,6 +507,7 @@ def _model_asked(tree: TreeState, run: RunState, record: ModelAsked) -> None:
         tree.counters.release_model_call(run.asked.estimated_input_tokens)
     tree.counters.reserve_model_call(record.estimated_input_tokens)
     run.steps += 1
+    run.slice_used += 1
     run.corrections_allowed = record.corrections_allowed
     run.asked = record
 
@@ -465,6 +562,7 @@ def _approval_answered(run: RunState, record: ApprovalAnswered) -> None:
     if action.request_id != record.request_id:
         raise RecordRefused(f"request {record.request_id!r} is not the one that asks about this action")
     action.answer = record
+    run.answers[record.request_id] = record
     action.stage = "authorized" if record.approved else "declined"
 
 

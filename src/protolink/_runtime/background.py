@@ -40,6 +40,8 @@ async def spawn(driver: Driver, agent: str, prompt: str) -> Driver:
     a worker or task that cannot be, `ActionDeniedError`, `SubagentLimitError` beyond the depth, and
     `ConfigurationError` for a run that is ending.
     """
+    if driver.journal.durable:
+        raise ConfigurationError("a durable run starts no workers in the background; delegate and wait instead")
     action_id = f"{driver.run_id}.{driver.run.action_count + 1}"
     try:
         await driver.append(

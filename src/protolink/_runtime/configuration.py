@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast
 from protolink._core.records import ToolRequest, Work
 from protolink._runtime.keeping import Keeper
 from protolink._runtime.threads import Workers
+from protolink.durable.port import RecordLog
 from protolink.hooks import AgentHooks
 from protolink.limits import SubagentLimits
 from protolink.llms.port import LLM, ToolDeclaration
@@ -59,6 +60,11 @@ class Configuration:
     workers: Workers
     sync_execution: SyncExecution
     expose_tool_results: bool
+    execution_version: str
+    slice_steps: int | None
+    log: RecordLog | None
+    """Where runs that start here are stored."""
+
     owner: Subagent
     """The agent itself."""
 

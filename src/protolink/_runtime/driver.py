@@ -24,7 +24,7 @@ from protolink._core.records import (
     RunStarted,
     ToolRequest,
 )
-from protolink._core.state import RecordRefused, RunState
+from protolink._core.state import ActionState, RecordRefused, RunState
 from protolink._environment import Environment, Timer
 from protolink._runtime.background import driving
 from protolink._runtime.configuration import Configuration, Subagent
@@ -34,6 +34,7 @@ from protolink._runtime.request import Request
 from protolink._runtime.scopes import Interrupted, Scope
 from protolink._text import describe_error
 from protolink.context import RunContext, narrow_request_context
+from protolink.errors import DurableExecutionError
 from protolink.llms.port import LLM, ToolDeclaration
 
 __all__ = ["Driver"]
@@ -151,8 +152,8 @@ class Driver:
         self.cause: BaseException | None = None
         """The exception behind the first stopping fact, for a caller in this process."""
 
-        self.on_finish: Callable[[Driver], Awaitable[None]] | None = None
-        """What the agent keeps of an ended run before anyone is told."""
+        self.on_finish: Callable[[Driver], None] | None = None
+        """Told when the attempt is over, before those who wait for it are."""
 
         self.task: asyncio.Task[None] | None = None
         self._ended = False
@@ -171,12 +172,28 @@ class Driver:
         """Drive the run in a task of its own, with the context variables that it was started with."""
         name = f"protolink run {self.run_id}"
         self.task = asyncio.get_running_loop().create_task(self.drive(), name=name, context=self.variables)
+        self.task.add_done_callback(self._never_driven)
+
+    def _never_driven(self, task: asyncio.Task[None]) -> None:
+        """A task that was canceled before its first turn has done nothing; whoever waits for it must learn that."""
+        if self._ended:
+            return
+        reason = "the task that drives the run was canceled before it began"
+        self.journal.note(self.run_id, CancelRequested(reason=reason))
+        for action_id, action in tuple(self.run.actions.items()):
+            if action.is_open:
+                self.journal.note(self.run_id, ActionCanceled(action_id=action_id))
+        self.journal.note(self.run_id, RunFinished(status="canceled", reason=reason))
+        if self.parent is None:
+            self.journal.close()
+        self._finish()
 
     def child(self, worker: Subagent, request: Request, action_id: str) -> Driver:
         """Start a child run in the same list, on behalf of the action `action_id`."""
         child = Driver(worker.configuration(), request.context, self.journal, self.environment, self)
         child.variables = self.variables.copy()
         child.variables.run(narrow_request_context)
+        child.keeper = None  # what a child says belongs to its parent's report, and to no session of its own
         child.start(
             RunStarted(
                 task=request.task,
@@ -186,10 +203,32 @@ class Driver:
                 principal=self.run.started.principal,
                 parent_action_id=action_id,
                 delegation_id=action_id,
+                durable=self.journal.durable,
+                slice_steps=child.configuration.slice_steps,
             )
         )
         child.launch()
         return child
+
+    def revive(self, action: ActionState, run_id: str) -> Driver:
+        """Drive a child run of an earlier attempt on."""
+        run = self.journal.tree.runs[run_id]
+        worker = self.configuration.subagents[action.proposal.name]
+        context = RunContext.from_dict(run.started.context)
+        child = Driver(worker.configuration(), context, self.journal, self.environment, self)
+        child.variables = self.variables.copy()
+        child.variables.run(narrow_request_context)
+        child.keeper = None
+        child.run = run
+        self.children[action.proposal.action_id] = child
+        child.launch()
+        return child
+
+    def take_failure(self, child: Driver) -> None:
+        """A child's failure is this run's, with the same cause."""
+        self.failed_child = self.failed_child or child
+        if child.cause is not None:
+            self.keep_cause(child.cause)
 
     def stop_children(self, reason: str) -> None:
         """Tell every child that is at work to stop."""
@@ -204,6 +243,14 @@ class Driver:
     def elapsed_seconds(self) -> float:
         """Seconds since the attempt began."""
         return self.environment.monotonic() - self._since
+
+    @property
+    def tree_seconds(self) -> float:
+        """Seconds that the whole tree has worked, earlier attempts included."""
+        root = self
+        while root.parent is not None:
+            root = root.parent
+        return self.journal.tree.seconds + root.elapsed_seconds
 
     @property
     def shared_context(self) -> RunContext:
@@ -228,11 +275,11 @@ class Driver:
         if self.parent is not None:
             return self.parent.remaining_seconds()
         limit = self.run.budget.max_runtime_seconds
-        return None if limit is None else max(0.0, limit - self.elapsed_seconds)
+        return None if limit is None else max(0.0, limit - self.tree_seconds)
 
     def stop(self, record: CancelRequested | BudgetExceeded) -> None:
         """Break off whatever the run waits for. The first reason counts; a run that has ended ignores it."""
-        if self._stop_record is None and self.run.finished is None:
+        if self._stop_record is None and not self.run.at_rest:
             self._stop_record = record
             self.scope.interrupt()
             self.stop_children(self.reason or "the parent run reached its deadline")
@@ -240,7 +287,7 @@ class Driver:
     async def record_stop(self) -> None:
         """Put the reason of an interruption into the list, once."""
         record, stop = self._stop_record, self.run.stop
-        if record is not None and self.run.finished is None and not (stop is not None and stop.interrupts):
+        if record is not None and not self.run.at_rest and not (stop is not None and stop.interrupts):
             await self.append(record)
 
     async def record_ending(self, action_id: str, ending: Record) -> None:
@@ -274,18 +321,26 @@ class Driver:
         limit = self.run.budget.max_runtime_seconds
         if limit is not None and self.parent is None:
             exceeded = BudgetExceeded(limit="max_runtime_seconds", allowed=limit, used=limit)
-            self._deadline = self.environment.call_later(limit, lambda: self.stop(exceeded))
+            left = limit - self.journal.tree.seconds
+            if left > 0:
+                self._deadline = self.environment.call_later(left, lambda: self.stop(exceeded))
+            else:
+                self.stop(exceeded)
         driving.set(self)
         canceled: asyncio.CancelledError | None = None
         failures = 0
         try:
-            while self.run.finished is None:
+            while not self.run.at_rest and self.journal.broken is None:
                 try:
                     await self._work()
                 except asyncio.CancelledError as error:
                     canceled = error
                     failures += 1
                     self.stop(CancelRequested(reason="the task that drives the run was canceled"))
+                except DurableExecutionError as error:
+                    if error is not self.journal.broken:
+                        raise
+                    await self._abandon()
                 except Exception as error:  # ours: a run must end, whatever went wrong
                     failures += 1
                     await self._fail_unexpectedly(error, for_good=failures > _FAILURES_OF_A_RUN)
@@ -295,16 +350,21 @@ class Driver:
             self.arguments.clear()
             self.task = None
             try:
+                if self.parent is None:
+                    await self.journal.end()
                 if self.keeper is not None:
                     await self.keeper.keep(self)
             finally:
-                try:
-                    if self.on_finish is not None:
-                        await self.on_finish(self)
-                finally:
-                    self._end()
+                self._finish()
         if canceled is not None:
             raise canceled
+
+    async def _abandon(self) -> None:
+        """The log takes nothing more: stop what is at work and leave the run to be taken up again."""
+        self.scope.interrupt()
+        self.stop_children("the execution store failed")
+        for child in tuple(self.children.values()):
+            await child.wait()
 
     async def wait(self) -> None:
         """Await the end of the attempt."""
@@ -313,8 +373,11 @@ class Driver:
             self._waiting.append(waiter)
             await waiter
 
-    def _end(self) -> None:
+    def _finish(self) -> None:
+        """Tell everybody that the attempt is over."""
         self._ended = True
+        if self.on_finish is not None:
+            self.on_finish(self)
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_result(None)
@@ -323,6 +386,8 @@ class Driver:
     async def _work(self) -> None:
         tree, run = self.journal.tree, self.run
         performed = refused = 0
+        if self.parent is None:
+            await self.journal.begin()
         if self.keeper is not None:
             await self.keeper.prepare(self)
         while True:

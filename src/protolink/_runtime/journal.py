@@ -1,74 +1,180 @@
 """The one list of a tree, its state, and those who read along.
 
-Appending is the only way to change anything: the state accepts the record, the list keeps it, readers are
-woken. A reader is a cursor on the list, not a queue, so one that is slow or gone costs nothing.
+Appending is the only way to change anything: the state accepts the record, the log keeps it, then readers
+are woken. A reader is a cursor on the list, not a queue, so one that is slow or gone costs nothing.
+
+Without a log the list lives in memory and a record is told at once. With one it is told when it is stored:
+records that are followed by nothing outside the list wait for the next one that is, and share its commit.
 """
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+from protolink._core.codec import CodecError, decode, encode
 from protolink._core.entries import Entry, Fragment, is_public
-from protolink._core.records import ModelReplied, Record, RunFinished, RunStarted
-from protolink._core.state import ActionState, TreeState, evolve
+from protolink._core.records import (
+    ActionCompleted,
+    ActionJudged,
+    ActionPrepared,
+    AttemptEnded,
+    ModelReplied,
+    Record,
+    RunFinished,
+    RunPaused,
+    RunStarted,
+    Yielded,
+)
+from protolink._core.state import ActionState, RecordRefused, RunState, TreeState, evolve
 from protolink._core.views.project import Identity
 from protolink._environment import Environment
+from protolink._json import JSONError, dumps, parse
+from protolink.durable.port import Lease, RecordLog, Row, RunInfo, RunStatus
+from protolink.errors import DurableExecutionError, LostRunError, StoreDamagedError
 
 __all__ = ["Journal"]
 
 FRAGMENTS_BEHIND = 256
 """A reader that is further behind gets the waiting fragments of a reply joined into one."""
 
+MAX_STORED_DEPTH = 250
+"""Nesting of a stored record: what a result may have, and what the record adds around it."""
+
+_MAY_WAIT = (ActionPrepared, ActionJudged, ActionCompleted, Yielded)
+"""Nothing outside the list depends on these before the next record, so they share its commit."""
+
 
 class Journal:
-    """The list of one tree of runs, in memory. It belongs to one event loop."""
+    """The list of one tree of runs. It belongs to one event loop."""
 
     __slots__ = (
         "_counts",
         "_environment",
+        "_flush",
+        "_lock",
+        "_log",
         "_number",
         "_sequence",
+        "_stored",
+        "_untold",
         "_waiters",
+        "broken",
         "closed",
         "entries",
         "identities",
+        "lease",
         "tree",
     )
 
-    def __init__(self, root_id: str, environment: Environment) -> None:
+    def __init__(self, root_id: str, environment: Environment, log: RecordLog | None = None) -> None:
         self.tree = TreeState(root_id)
         self.entries: list[Entry | Fragment] = []
         self.identities: dict[str, Identity] = {}
         self.closed = False
+        self.broken: DurableExecutionError | None = None
+        """Why the log takes nothing more from this attempt."""
+
+        self.lease: Lease | None = None
+        self._log = log
+        self._lock = asyncio.Lock()
         self._environment = environment
         self._number = 0
+        self._stored = 0
         self._sequence = 0
         self._counts: dict[str, int] = {}
+        self._untold: list[Entry | Fragment] = []
+        self._flush: asyncio.Task[None] | None = None
         self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def durable(self) -> bool:
+        """Whether the list is stored."""
+        return self._log is not None
+
+    @property
+    def records(self) -> int:
+        """How many records the list has."""
+        return self._number
+
+    async def begin(self) -> None:
+        """Store what was noted before the first attempt; without a log, and later on, nothing is to be done.
+
+        Raises `RunExistsError` for a root id that is taken, and whatever else keeps the log from taking it.
+        """
+        if self._log is None or self.lease is not None:
+            return
+        try:
+            self.lease = await self._log.create(self.tree.root_id, self._info())
+        except DurableExecutionError as error:
+            self.broken = error
+            self._wake()
+            raise
+        await self._commit(self._log)
+
+    async def end(self) -> None:
+        """Store what still waits, give the lease back and let the readers leave."""
+        log, lease = self._log, self.lease
+        if log is not None and lease is not None:
+            self.lease = None
+            try:
+                await log.release(lease)
+            except DurableExecutionError as error:
+                self.broken = self.broken or error
+        self.close()
+
+    def _info(self) -> RunInfo:
+        started = self.tree.runs[self.tree.root_id].started
+        now = self._environment.now()
+        return RunInfo(
+            root_id=self.tree.root_id,
+            agent_name=started.agent_name,
+            principal=started.principal,
+            status="running",
+            attempts=1,
+            records=0,
+            created_at=now,
+            updated_at=now,
+            session_id=started.context.get("session_id"),
+        )
 
     async def append(self, run_id: str, *records: Record) -> None:
         """Add records of one run, in order, and tell the readers.
 
-        Raises `RecordRefused` at the first that cannot follow; those before it stand.
+        Raises `RecordRefused` at the first that cannot follow, those before it stand; and
+        `DurableExecutionError` when the log cannot keep them, after which it takes nothing more.
         """
-        for record in records:
-            self._add(run_id, record)
-        self._wake()
+        if self.broken is not None:
+            raise self.broken
+        try:
+            for record in records:
+                self._untold.append(self._entry(run_id, record))
+        finally:
+            if self._log is None:
+                self._tell(len(self._untold))
+        if self._log is None:
+            return
+        if all(isinstance(record, _MAY_WAIT) for record in records):
+            self._flush_soon()
+        else:
+            await self._commit(self._log)
 
     def note(self, run_id: str, record: Record) -> None:
-        """Add a record that needs no commit of its own before its author goes on."""
-        self._add(run_id, record)
-        self._wake()
+        """Add a record that its author does not wait for."""
+        if self.broken is not None:
+            return
+        self._untold.append(self._entry(run_id, record))
+        if self._log is None:
+            self._tell(len(self._untold))
+        elif self.lease is not None:
+            self._flush_soon()
 
-    def _add(self, run_id: str, record: Record) -> None:
+    def _entry(self, run_id: str, record: Record) -> Entry:
         tree = self.tree
         run = tree.runs.get(run_id)
-        action_id = getattr(record, "action_id", None)
-        action = None
-        if run is not None and action_id is not None:
-            action = run.actions.get(action_id) or run.background.get(action_id)
+        action = _action_of(run, record)
         asked = run.asked if run is not None else None
         evolve(tree, run_id, record)
         if run is None:
@@ -81,15 +187,111 @@ class Journal:
             self._sequence += 1
             self._counts[run_id] = count = count + 1
         self._number += 1
-        entry = Entry(
-            self._number, run_id, self._environment.now(), record, self._sequence, count, public, run.steps, action
-        )
+        now = self._environment.now()
+        entry = Entry(self._number, run_id, now, record, self._sequence, count, public, run.steps, action)
         if type(record) is ModelReplied:
             entry.asked = asked
             entry.usage = tree.counters.snapshot()
-        self.entries.append(entry)
-        if type(record) is RunFinished and run_id == tree.root_id:
-            self.closed = True
+        return entry
+
+    def _tell(self, count: int) -> None:
+        """Show the first `count` of what is untold, and the fragments that follow them."""
+        untold = self._untold
+        while count < len(untold) and isinstance(untold[count], Fragment):
+            count += 1
+        for item in untold[:count]:
+            self.entries.append(item)
+            if isinstance(item, Entry) and item.run_id == self.tree.root_id and isinstance(item.record, _LAST):
+                self.closed = True
+        del untold[:count]
+        self._wake()
+
+    def _flush_soon(self) -> None:
+        """Store what waits, unless something that cannot wait takes it along first."""
+        if self._flush is None or self._flush.done():
+            self._flush = asyncio.get_running_loop().create_task(self._flush_now())
+
+    async def _flush_now(self) -> None:
+        await asyncio.sleep(0)
+        if self._log is not None and self._untold and self.broken is None:
+            try:
+                await self._commit(self._log)
+            except DurableExecutionError:
+                return  # the next append raises it where somebody can act on it
+
+    async def _commit(self, log: RecordLog) -> None:
+        async with self._lock:
+            if self.broken is not None:
+                raise self.broken
+            batch = [item for item in self._untold if isinstance(item, Entry)]
+            if not batch:
+                return
+            told = self._untold.index(batch[-1]) + 1
+            try:
+                if self.lease is None:
+                    raise LostRunError(f"run {self.tree.root_id!r} is not held by this attempt")
+                await log.append(
+                    self.lease,
+                    self._stored,
+                    [_row(entry) for entry in batch],
+                    status=self._status(),
+                    summary=self._summary(),
+                )
+            except DurableExecutionError as error:
+                self.broken = error
+                self._wake()
+                raise
+            self._stored = batch[-1].number
+            self._tell(told)
+
+    def _status(self) -> RunStatus:
+        root = self.tree.runs[self.tree.root_id]
+        if root.finished is not None:
+            return root.finished.status
+        if isinstance(root.rest, RunPaused):
+            return "paused"
+        if any(run.uncertain for run in self.tree.runs.values()):
+            return "uncertain"
+        return "running" if root.rest is None else "resumable"
+
+    def _summary(self) -> Mapping[str, Any]:
+        """What the run waits for, kept beside the list so that lists of runs need not be folded."""
+        root = self.tree.runs[self.tree.root_id]
+        if isinstance(root.rest, RunPaused):
+            return {"interruptions": list(root.rest.interruptions)}
+        uncertain = [
+            {
+                "run_id": run.run_id,
+                "action_id": action_id,
+                "name": action.proposal.name,
+                "arguments": None if action.prepared is None else action.prepared.arguments,
+            }
+            for run in self.tree.runs.values()
+            for action_id, action in run.uncertain.items()
+        ]
+        return {"uncertain": uncertain} if uncertain else {}
+
+    def restore(self, rows: Iterable[Row]) -> None:
+        """Fold a stored list. Raises `StoreDamagedError` for a row that cannot follow or cannot be read."""
+        for row in rows:
+            try:
+                entry = self._restored(row)
+            except (CodecError, JSONError, RecordRefused) as error:
+                raise StoreDamagedError(
+                    f"record {row.number} of run {self.tree.root_id!r} cannot be restored: {error}"
+                ) from error
+            self.entries.append(entry)
+        self._stored = self._number
+
+    def _restored(self, row: Row) -> Entry:
+        plain = parse(row.body, max_depth=MAX_STORED_DEPTH, max_bytes=_ANY_SIZE)
+        bodies = {
+            name: parse(text, max_depth=MAX_STORED_DEPTH, max_bytes=_ANY_SIZE) for name, text in row.bodies.items()
+        }
+        entry = self._entry(row.run_id, decode(row.kind, row.version, plain, bodies))
+        entry.at = row.at
+        entry.sequence = self._sequence = row.sequence  # fragments took places of their own and were not stored
+        return entry
 
     def fragment(self, run_id: str, text: str) -> None:
         """Show a piece of a reply to the readers; nothing is recorded, and nothing after the run's end is shown."""
@@ -97,9 +299,14 @@ class Journal:
         if run.asked is None or run.stop is not None:
             return
         self._sequence += 1
-        self._counts[run_id] = count = self._counts[run_id] + 1
-        self.entries.append(Fragment(run_id, self._environment.now(), text, self._sequence, count, run.steps))
-        self._wake()
+        fragment = Fragment(
+            run_id, self._environment.now(), text, self._number, self._sequence, self._counts[run_id], run.steps
+        )
+        if self._untold:
+            self._untold.append(fragment)
+        else:
+            self.entries.append(fragment)
+            self._wake()
 
     def _wake(self) -> None:
         if self._waiters:
@@ -107,6 +314,15 @@ class Journal:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
+
+    def close(self) -> None:
+        """Let readers leave: no attempt is at work any more."""
+        self.closed = True
+        self._wake()
+
+    def stored_records(self) -> Iterator[Entry]:
+        """The records so far, in their order."""
+        return (entry for entry in self.entries if isinstance(entry, Entry))
 
     def action(self, action_id: str) -> ActionState | None:
         """What the list says of an action."""
@@ -117,7 +333,7 @@ class Journal:
         return None
 
     async def follow(self, after: int = 0) -> AsyncIterator[Entry | Fragment]:
-        """Everything behind the place `after`, then whatever comes, until the root has ended."""
+        """Everything behind the place `after`, then whatever comes, until the root's attempt has ended."""
         entries = self.entries
         index = bisect_right(entries, after, key=_place)
         while True:
@@ -129,9 +345,38 @@ class Journal:
                 yield item
             if self.closed:
                 return
+            if self.broken is not None:
+                raise self.broken
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
+
+
+_LAST = (RunFinished, RunPaused, AttemptEnded)
+"""What ends an attempt of the root, and so its stream."""
+
+_ANY_SIZE = 1 << 31
+
+
+def _action_of(run: RunState | None, record: Record) -> ActionState | None:
+    action_id = getattr(record, "action_id", None)
+    if run is None or action_id is None:
+        return None
+    return run.actions.get(action_id) or run.background.get(action_id)
+
+
+def _row(entry: Entry) -> Row:
+    kind, version, plain, bodies = encode(entry.record)
+    return Row(
+        number=entry.number,
+        sequence=entry.sequence,
+        run_id=entry.run_id,
+        at=entry.at,
+        kind=kind,
+        version=version,
+        body=dumps(plain),
+        bodies=bodies,
+    )
 
 
 def _place(item: Entry | Fragment) -> int:
@@ -149,7 +394,8 @@ def _joined(entries: Sequence[Entry | Fragment], first: Fragment, index: int) ->
         texts.append(item.text)
         last = item
         index += 1
-    joined = Fragment(last.run_id, last.at, "".join(texts), last.sequence, last.source_sequence, last.step)
+    text = "".join(texts)
+    joined = Fragment(last.run_id, last.at, text, last.number, last.sequence, last.source_sequence, last.step)
     return joined, index
 
 

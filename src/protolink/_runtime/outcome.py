@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from protolink._core.records import ActionRejected, BudgetExceeded, ErrorInfo
+from protolink._core.records import ActionRejected, BudgetExceeded, ErrorInfo, RunPaused
 from protolink.errors import (
     ActionDeniedError,
     ApprovalRequiredError,
@@ -12,6 +12,7 @@ from protolink.errors import (
     InferParseError,
     ModelFailedError,
     ProtolinkError,
+    RunInterrupted,
     TaskExecutionError,
     ToolCorrectionLimitError,
     ToolFailedError,
@@ -31,11 +32,19 @@ def failure_of(driver: Driver, views: Views) -> ProtolinkError | None:
     finished = driver.run.finished
     if finished is not None and finished.status == "completed":
         return None
+    rest = driver.run.rest
+    if finished is None and rest is None and driver.journal.broken is not None:
+        return driver.journal.broken
     task = views.task
-    if finished is None or finished.status == "canceled":
-        reason = finished.reason if finished is not None else None
+    if isinstance(rest, RunPaused):
+        return RunInterrupted(task)
+    if finished is None and rest is None:
+        return TaskExecutionError("the run was left by its event loop", task=task, code="abandoned")
+    if finished is not None and finished.status == "canceled":
+        reason = finished.reason
         return TaskExecutionError(f"the run was canceled: {reason or 'no reason given'}", task=task, code="canceled")
-    error = finished.error or ErrorInfo(code="task_failed", message="the run failed")
+    ended = finished or rest
+    error = (ended.error if ended is not None else None) or ErrorInfo(code="task_failed", message="the run failed")
     failure = _from(error, driver)
     if isinstance(failure, TaskExecutionError | UncertainExecutionError):
         failure.task = task

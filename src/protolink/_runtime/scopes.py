@@ -56,16 +56,33 @@ def enter(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
 
 class _Wait:
-    """One place where the run waits."""
+    """One place where the run waits: for the end of `target`, or for its grace to be over."""
 
-    __slots__ = ("abandoned", "grace", "target", "told", "waiter")
+    __slots__ = ("_waker", "abandoned", "grace", "target", "told")
 
-    def __init__(self, target: asyncio.Future[Any], waiter: asyncio.Task[Any]) -> None:
+    def __init__(self, target: asyncio.Future[Any]) -> None:
         self.target = target
-        self.waiter = waiter
         self.told = False
         self.abandoned = False
         self.grace: Timer | None = None
+        self._waker: asyncio.Future[None] | None = None
+        target.add_done_callback(self._wake)
+
+    def abandon(self) -> None:
+        """Go on without the code."""
+        if not self.target.done():
+            self.abandoned = True
+            self._wake()
+
+    def _wake(self, _target: object = None) -> None:
+        if self._waker is not None and not self._waker.done():
+            self._waker.set_result(None)
+
+    async def over(self) -> None:
+        """Await the end. A cancellation of whoever waits arrives here at once and leaves the target alone."""
+        while not (self.abandoned or self.target.done()):
+            self._waker = asyncio.get_running_loop().create_future()
+            await self._waker
 
 
 class Scope:
@@ -89,12 +106,7 @@ class Scope:
             return
         wait.told = True
         wait.target.cancel()
-        wait.grace = self._environment.call_later(CANCEL_GRACE_SECONDS, lambda: self._abandon(wait))
-
-    def _abandon(self, wait: _Wait) -> None:
-        if wait in self._waits and not wait.target.done():
-            wait.abandoned = True
-            wait.waiter.cancel()
+        wait.grace = self._environment.call_later(CANCEL_GRACE_SECONDS, wait.abandon)
 
     async def call(self, awaitable: Awaitable[Any], timeout: float | None = None) -> Any:
         """Await the application's code. Raises what it raises, or one of the endings above."""
@@ -121,28 +133,27 @@ class Scope:
         return _unpack(returned, value)
 
     async def _wait(self, target: asyncio.Future[tuple[bool, Any]], timeout: float | None) -> tuple[bool, Any]:
-        waiter = asyncio.current_task()
-        if waiter is None:
-            raise RuntimeError("a run waits in a task")
-        wait = _Wait(target, waiter)
+        wait = _Wait(target)
         timer = None if timeout is None else self._environment.call_later(timeout, lambda: self._tell(wait))
+        canceled: asyncio.CancelledError | None = None
         self._waits.add(wait)
         try:
-            outcome = await target
-        except asyncio.CancelledError:
-            if not wait.told:
-                raise
-            if wait.abandoned:
-                waiter.uncancel()
-        else:
-            if not wait.told:
-                return outcome
+            while not (wait.abandoned or target.done()):
+                try:
+                    await wait.over()
+                except asyncio.CancelledError as error:  # whoever drives the run: the code gets its grace as well
+                    canceled = error
+                    self._tell(wait)
         finally:
             self._waits.discard(wait)
             if timer is not None:
                 timer.cancel()
             if wait.grace is not None:
                 wait.grace.cancel()
+        if canceled is not None:
+            raise canceled
+        if not wait.told:
+            return (False, asyncio.CancelledError()) if target.cancelled() else target.result()
         kind = Interrupted if self.stopped else TimedOut
         raise kind(unsettled=wait.abandoned)
 

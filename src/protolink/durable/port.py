@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 __all__ = ["Lease", "RecordLog", "Row", "RunInfo", "RunStatus"]
 
@@ -76,6 +76,7 @@ class Lease:
     """The store's own."""
 
 
+@runtime_checkable
 class RecordLog(Protocol):
     """A store of durable runs. Every method may be called from any event loop and blocks none.
 

@@ -317,7 +317,7 @@ async def test_a_childs_events_keep_their_identity_and_lineage() -> None:
 
     assert [event.sequence for event in events] == [4, 5, 6]
     assert [event.metadata["source_sequence"] for event in events] == [1, 2, 3]
-    assert [event.event_id for event in events] == ["child:1", "child:2", "child:3"]
+    assert [event.event_id for event in events] == ["child:4", "child:5", "child:6"]
     for event in events:
         assert (event.parent_action_id, event.delegation_id, event.metadata["parent_run_id"]) == (act(1), act(1), RUN)
         assert event.task_id == "task of child"

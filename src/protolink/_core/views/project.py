@@ -20,6 +20,7 @@ from protolink._core.records import (
     ActionJudged,
     ActionObserved,
     ActionPrepared,
+    ActionReconciled,
     ActionRejected,
     ActionRepeated,
     ActionStarted,
@@ -27,10 +28,13 @@ from protolink._core.records import (
     AnswerGiven,
     ApprovalAnswered,
     ApprovalAsked,
+    AttemptEnded,
+    AttemptStarted,
     BackgroundProposed,
     BudgetExceeded,
     CancelRequested,
     ConversationLoaded,
+    DelegationSuspended,
     ErrorInfo,
     ModelAsked,
     ModelFailed,
@@ -39,7 +43,9 @@ from protolink._core.records import (
     ReplyRefused,
     RunFailed,
     RunFinished,
+    RunPaused,
     RunStarted,
+    Yielded,
 )
 from protolink._environment import iso
 from protolink._json import thaw
@@ -82,7 +88,9 @@ def project(item: Entry | Fragment, who: Mapping[str, Identity], viewpoint: str)
 
 def _event(item: Entry | Fragment, kind: str, who: Identity) -> RunEvent:
     timestamp = iso(item.at)
-    event_id = f"{who.run_id}:{item.source_sequence}"
+    event_id = f"{who.run_id}:{item.number}"
+    if isinstance(item, Fragment):
+        event_id = f"{event_id}.{item.sequence}"
     metadata: Details = {}
     return RunEvent(
         type=kind,
@@ -138,6 +146,9 @@ def _from_record(entry: Entry, who: Identity) -> RunEvent:
         case ActionUncertain():
             details = {"error": {"code": "uncertain_execution", "message": record.reason}}
             return _action(entry, who, "action.uncertain", details, severity="error", summary=record.reason)
+        case ActionReconciled():
+            details = {"happened": record.happened, "principal": record.principal}
+            return _action(entry, who, "action.reconciled", details)
         case ActionRepeated():
             return _action(
                 entry, who, "action.repeated", {"repeat_of": record.repeat_of, "args": _own(record.arguments)}
@@ -170,6 +181,24 @@ def _from_record(entry: Entry, who: Identity) -> RunEvent:
             return _task_error(entry, error, who, recoverable=False)
         case BudgetExceeded():
             return _budget_exceeded(entry, record, who)
+        case Yielded():
+            event = _event(entry, "llm.stream", who)
+            event.payload["llm_event_type"] = "run_yielded"
+            event.payload["metadata"]["handoff"] = _own(record.handoff)
+            return event
+        case AttemptStarted():
+            return _status(entry, who, "input-required", "working", {"attempt": record.attempt})
+        case RunPaused():
+            event = _status(
+                entry, who, "working", "input-required", {"interruptions": _own(list(record.interruptions))}
+            )
+            event.final = True
+            return event
+        case AttemptEnded(error=error):
+            event = _status(entry, who, "working", "failed", {"error": _error(error), "resumable": True})
+            event.severity = "error"
+            event.final = True
+            return event
         case RunStarted():
             return _status(entry, who, "submitted", "working", {"session_id": record.context.get("session_id")})
         case RunFinished():
@@ -179,7 +208,7 @@ def _from_record(entry: Entry, who: Identity) -> RunEvent:
                 event.severity = "error"
             event.final = True
             return event
-        case ActionObserved() | BackgroundProposed() | CancelRequested() | ConversationLoaded():
+        case ActionObserved() | BackgroundProposed() | CancelRequested() | ConversationLoaded() | DelegationSuspended():
             raise TypeError(f"{type(record).__name__} is private")
         case unknown:
             assert_never(unknown)

@@ -8,11 +8,15 @@ from typing import Any
 from protolink._core.entries import Entry, Fragment
 from protolink._core.records import (
     ActionCompleted,
+    ActionReconciled,
     ActionRejected,
     ActionRepeated,
     ActionUncertain,
     AnswerGiven,
+    AttemptEnded,
+    AttemptStarted,
     RunFinished,
+    RunPaused,
     RunStarted,
     ToolRequest,
 )
@@ -51,6 +55,15 @@ def task_snapshot(items: Iterable[Entry | Fragment], run_id: str) -> Task:
                     content = {"call_id": work[done].call_id, "result": thaw(entry.action.observed), "error": None}
                     task.messages.append(_said(entry, run_id, Part("tool_output", content)))
                     done += 1
+            case ActionReconciled():
+                task.metadata["uncertain_actions"] = [
+                    action_id
+                    for action_id in task.metadata.get("uncertain_actions", [])
+                    if action_id != record.action_id
+                ]
+                if record.happened:
+                    completed = ActionCompleted(action_id=record.action_id, result=record.result)
+                    task.artifacts.append(_result_receipt(entry, completed))
             case ActionRejected():
                 task.artifacts.append(_rejection_receipt(entry, record))
             case ActionUncertain():
@@ -60,6 +73,18 @@ def task_snapshot(items: Iterable[Entry | Fragment], run_id: str) -> Task:
                 done += 1
             case RunFinished():
                 _finish(task, record)
+            case AttemptStarted():
+                task.state = TaskState.WORKING
+                for key in ("interruption", "interruptions", "error", "resumable"):
+                    task.metadata.pop(key, None)
+            case RunPaused():
+                task.state = TaskState.INPUT_REQUIRED
+                task.metadata["interruptions"] = thaw(list(record.interruptions))
+                task.metadata["interruption"] = task.metadata["interruptions"][0]
+            case AttemptEnded(error=error):
+                task.state = TaskState.FAILED
+                task.metadata["error"] = {"code": error.code, "message": error.message, "type": error.type}
+                task.metadata["resumable"] = True
             case _:
                 pass
     if task is None:

@@ -10,23 +10,28 @@ from protolink._core.machine import (
     AskModel,
     CloseActions,
     Command,
+    Continue,
     Deny,
     Drain,
+    EndAttempt,
     Execute,
     Fail,
     Finish,
     Judge,
     Observe,
+    Pause,
     Prepare,
     Repeat,
+    Suspect,
 )
 from protolink._runtime.perform.answer import give_answer
 from protolink._runtime.perform.approval import ask, deny
-from protolink._runtime.perform.ending import close_actions, drain, fail
+from protolink._runtime.perform.ending import close_actions, drain, fail, finish
 from protolink._runtime.perform.execute import execute, repeat
 from protolink._runtime.perform.judge import judge
 from protolink._runtime.perform.model import ask_model
 from protolink._runtime.perform.observe import observe
+from protolink._runtime.perform.pause import continue_children, end_attempt, pause, suspect
 from protolink._runtime.perform.prepare import prepare
 
 if TYPE_CHECKING:
@@ -49,7 +54,7 @@ async def perform(driver: Driver, command: Command) -> None:
         case Answer():
             await give_answer(driver)
         case Finish(record=record):
-            await driver.append(record)
+            await finish(driver, record)
         case Ask():
             await ask(driver, command)
         case Deny():
@@ -58,6 +63,14 @@ async def perform(driver: Driver, command: Command) -> None:
             await repeat(driver, command)
         case Observe():
             await observe(driver, command)
+        case Suspect():
+            await suspect(driver, command)
+        case Continue():
+            await continue_children(driver, command)
+        case Pause():
+            await pause(driver, command)
+        case EndAttempt():
+            await end_attempt(driver, command)
         case Drain():
             await drain(driver)
         case CloseActions():

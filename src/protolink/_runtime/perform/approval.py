@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from protolink._core.machine import Ask, Deny
-from protolink._core.records import ActionDenied, ActionJudged, ApprovalAnswered
+from protolink._core.records import ActionDenied, ActionJudged, ApprovalAnswered, RunPaused
 from protolink._core.state import ActionState, RecordRefused
 from protolink._environment import iso
 from protolink._runtime.perform.calls import call
 from protolink._runtime.perform.judge import prepared_action
 from protolink._runtime.scopes import PASSING
 from protolink._text import describe_error
+from protolink.interruption import RunInterruption
 from protolink.policy.approvals import ApprovalDecision, ApprovalHandler, ApprovalRequest
 from protolink.policy.policies import PolicyDecision, PolicyEffect
 
@@ -51,6 +52,9 @@ async def ask(driver: Driver, command: Ask) -> None:
     """Get a decision for each waiting action; they wait side by side."""
     handler = driver.approval_handler
     actions = [driver.run.action(action_id) for action_id in command.action_ids]
+    if handler is None and driver.journal.durable:
+        await driver.append(_paused(driver, actions))
+        return
     if handler is None:
         first = actions[0].proposal
         reason = f"{first.name} requires approval, and the agent has no approval_handler to ask"
@@ -63,6 +67,22 @@ async def ask(driver: Driver, command: Ask) -> None:
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome
+
+
+def _paused(driver: Driver, actions: list[ActionState]) -> RunPaused:
+    """The pause in which somebody can decide, in this process or another."""
+    waiting: list[dict[str, Any]] = []
+    for action in actions:
+        request = approval_request(driver, action)
+        interruption = RunInterruption(
+            run_id=driver.run_id,
+            request_id=request.request_id,
+            kind="approval",
+            request=request.to_dict(),
+            fingerprint=request.fingerprint,
+        )
+        waiting.append(interruption.to_dict())
+    return RunPaused(kind="approval", interruptions=tuple(waiting), seconds=driver.elapsed_seconds)
 
 
 async def _ask_one(driver: Driver, handler: ApprovalHandler, action: ActionState) -> None:

@@ -14,10 +14,13 @@ from protolink._core.records import (
     ActionRepeated,
     ActionStarted,
     ActionUncertain,
+    AttemptEnded,
     CancelRequested,
+    DelegationSuspended,
     ErrorInfo,
     Proposal,
     Record,
+    RunPaused,
     ToolRequest,
 )
 from protolink._core.state import ActionState, call_key
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from protolink._runtime.configuration import Configuration
     from protolink._runtime.driver import Driver
 
-__all__ = ["CAPABILITY", "delegate", "prepare_delegation"]
+__all__ = ["CAPABILITY", "attend", "delegate", "prepare_delegation", "start_child"]
 
 CAPABILITY = "agent.delegate"
 _TASK = TaskArguments()
@@ -180,19 +183,32 @@ async def delegate(driver: Driver, action: ActionState, started: asyncio.Future[
         await driver.places.acquire()
     try:
         await driver.append(ActionStarted(action_id=action_id))
-        began = driver.environment.monotonic()
         child = start_child(driver, action)
         if started is not None:
             driver.spawned.append(child)
             started.set_result(child)
-        await child.wait()
-        del driver.children[action_id]
-        ending = _ending(driver, action_id, child, driver.environment.monotonic() - began)
-        await driver.record_ending(action_id, ending)
+        await attend(driver, action, child)
     finally:
         driver.places.release()
     if driver.run.stop is not None and not driver.ending:
         driver.stop_children("the run that delegated this work is ending")
+
+
+async def attend(driver: Driver, action: ActionState, child: Driver) -> None:
+    """Await the end of a child's attempt and record what it is for the delegation."""
+    action_id = action.proposal.action_id
+    began = driver.environment.monotonic()
+    await child.wait()
+    driver.children.pop(action_id, None)
+    if driver.journal.broken is not None:
+        raise driver.journal.broken
+    if child.run.finished is None and isinstance(child.run.rest, RunPaused):
+        return  # the delegation stays open, and this run pauses as well
+    if child.run.finished is None and isinstance(child.run.rest, AttemptEnded):
+        driver.take_failure(child)
+        await driver.append(DelegationSuspended(action_id=action_id, error=child.run.rest.error))
+        return
+    await driver.record_ending(action_id, _ending(driver, action_id, child, driver.environment.monotonic() - began))
 
 
 def start_child(driver: Driver, action: ActionState) -> Driver:
@@ -225,10 +241,10 @@ def _ending(driver: Driver, action_id: str, child: Driver, seconds: float) -> Re
         if isinstance(driver.run.work, ToolRequest):
             driver.live_result = child.live_result
         return ActionCompleted(action_id=action_id, result=result, seconds=seconds)
-    if child.cause is not None:
-        driver.keep_cause(child.cause)
     record = stop.record if stop is not None else None
     if isinstance(record, ActionRejected):
+        if child.cause is not None:
+            driver.keep_cause_of_direct(child.cause)
         return ActionRejected(
             action_id=action_id,
             phase="execution",
@@ -239,7 +255,7 @@ def _ending(driver: Driver, action_id: str, child: Driver, seconds: float) -> Re
             arguments=record.arguments,
             seconds=seconds,
         )
-    driver.failed_child = driver.failed_child or child
+    driver.take_failure(child)
     error = finished.error or ErrorInfo(code="task_failed", message="the worker failed")
     if error.code == "uncertain_execution":
         return ActionUncertain(action_id=action_id, reason=error.message, seconds=seconds)

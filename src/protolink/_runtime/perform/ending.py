@@ -6,12 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from protolink._core.machine import CloseActions, Fail
-from protolink._core.records import ActionCanceled, BudgetExceeded, RunFailed
+from protolink._core.records import ActionCanceled, BudgetExceeded, RunFailed, RunFinished
 
 if TYPE_CHECKING:
     from protolink._runtime.driver import Driver
 
-__all__ = ["close_actions", "drain", "fail"]
+__all__ = ["close_actions", "drain", "fail", "finish"]
 
 
 async def close_actions(driver: Driver, command: CloseActions) -> None:
@@ -36,6 +36,13 @@ async def drain(driver: Driver) -> None:
     await asyncio.gather(*driver.background.values(), return_exceptions=True)
     left = [action_id for action_id, action in driver.run.background.items() if action.is_open]
     await driver.append(*(ActionCanceled(action_id=action_id) for action_id in left))
+
+
+async def finish(driver: Driver, record: RunFinished) -> None:
+    """Record the end, with the time that the attempt took."""
+    await driver.append(
+        RunFinished(status=record.status, error=record.error, reason=record.reason, seconds=driver.elapsed_seconds)
+    )
 
 
 async def fail(driver: Driver, command: Fail) -> None:

@@ -44,6 +44,11 @@ _ESTIMATE: Final = f"estimate of {CHARACTERS_PER_TOKEN} characters a token"
 
 async def ask_model(driver: Driver, command: AskModel) -> None:
     """Make one turn and record the reply, or why there is none."""
+    if driver.run.started.slice_steps is not None and not driver.journal.durable:
+        await driver.fail(
+            "configuration", "yield_after_steps needs durability= on the agent or on the root that owns it"
+        )
+        return
     llm = driver.llm or await _bind(driver)
     if llm is None:
         return

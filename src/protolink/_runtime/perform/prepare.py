@@ -190,6 +190,7 @@ def _operation(
         metadata=metadata or {},
         artifacts=artifacts,
         read_only=tool.read_only,
+        idempotent=tool.idempotent,
         repeatable=tool.repeatable,
         public=direct or driver.configuration.expose_tool_results,
         hooked=not direct and bool(driver.configuration.after_tool),
