@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from protolink.agent import Agent
     from protolink.card import AgentCard
     from protolink.context import BudgetUsage, RunBudget, RunContext, current_request_context, request_context
+    from protolink.durable.store import SQLiteDurableStore
     from protolink.errors import (
         ActionDeniedError,
         ApprovalRequiredError,
@@ -56,6 +57,7 @@ _HOMES = {
     "agent": ("Agent",),
     "card": ("AgentCard",),
     "context": ("BudgetUsage", "RunBudget", "RunContext", "current_request_context", "request_context"),
+    "durable.store": ("SQLiteDurableStore",),
     "errors": (
         "ActionDeniedError",
         "ApprovalRequiredError",
@@ -135,6 +137,7 @@ __all__ = [
     "RunInterruption",
     "RunReport",
     "RunResult",
+    "SQLiteDurableStore",
     "SQLiteRunStore",
     "SubagentHandle",
     "SubagentLimitError",

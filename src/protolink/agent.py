@@ -9,7 +9,7 @@ from dataclasses import asdict
 from functools import cached_property
 from os import PathLike
 from types import MappingProxyType
-from typing import Any, Final, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
 from protolink._callables import is_async
 from protolink._core.records import CancelRequested, RunStarted
@@ -60,7 +60,9 @@ from protolink.tools.execution import Authorization
 from protolink.tools.tool import ActionBuilder, BaseTool, SyncExecution, Tool, check_sync_execution
 from protolink.tools.worker import WorkerTool
 from protolink.transport.port import Transport
-from protolink.typed import answer_validator
+
+if TYPE_CHECKING:
+    from protolink.durable.store import DurableStore
 
 __all__ = ["Agent"]
 
@@ -145,7 +147,7 @@ class Agent:
         hooks: AgentHooks | Iterable[AgentHooks] | None = None,
         subagents: Iterable[Agent] | None = None,
         subagent_limits: SubagentLimits | None = None,
-        durability: RecordLog | str | PathLike[str] | None = None,
+        durability: DurableStore | RecordLog | str | PathLike[str] | None = None,
         yield_after_steps: int | None = None,
         execution_version: str = "1",
         verbosity: int = 1,
@@ -459,6 +461,8 @@ class Agent:
         """
         if isinstance(max_attempts, bool) or max_attempts < 1:
             raise ValueError("max_attempts is a positive whole number")
+        from protolink.typed import answer_validator  # only typed answers need it
+
         schema, validate = answer_validator(response_model)
         task = Task.create_infer(message, output_schema=schema, session_id=session_id, budget=budget, context=context)
         driver = self._driver(request_for(task, max_attempts=max_attempts))
@@ -789,6 +793,8 @@ def _model_from(stored: Mapping[str, Any] | None) -> LLM | None:
 
 
 def _policies(policy: Policy | Iterable[Policy] | None) -> tuple[Policy, ...]:
+    if policy is not None and not isinstance(policy, Policy | Iterable):
+        raise ConfigurationError(f"a policy is a Policy, not {type(policy).__name__}")
     listed = (policy,) if isinstance(policy, Policy) else tuple(policy or ())
     for item in listed:
         if not isinstance(item, Policy):
@@ -797,6 +803,8 @@ def _policies(policy: Policy | Iterable[Policy] | None) -> tuple[Policy, ...]:
 
 
 def _hooks(hooks: AgentHooks | Iterable[AgentHooks] | None) -> tuple[AgentHooks, ...]:
+    if hooks is not None and not isinstance(hooks, AgentHooks | Iterable):
+        raise ConfigurationError(f"hooks are AgentHooks, not {type(hooks).__name__}; write AgentHooks(after_tool=...)")
     listed = (hooks,) if isinstance(hooks, AgentHooks) else tuple(hooks or ())
     for item in listed:
         if not isinstance(item, AgentHooks):
@@ -846,6 +854,9 @@ def _record_log(durability: object) -> RecordLog | None:
         return SQLiteRecordLog(cast("str | PathLike[str]", durability))
     if isinstance(durability, RecordLog):
         return durability
+    log = getattr(durability, "log", None)  # a DurableStore, whose module loads the database
+    if isinstance(log, RecordLog):
+        return log
     raise ConfigurationError(f"durability is a path or a store, not {type(durability).__name__}")
 
 

@@ -10,16 +10,18 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from protolink._json import require_json
+from protolink._json import freeze, require_json
 from protolink._values import Reader, new_id, now_text
 
 if TYPE_CHECKING:
     from protolink.task import Task
 
 __all__ = [
+    "NO_LIMITS",
     "BudgetUsage",
     "RunBudget",
     "RunContext",
+    "budget_from",
     "current_request_context",
     "narrow_request_context",
     "request_context",
@@ -72,8 +74,9 @@ class RunBudget:
             raise ValueError("max_calls maps tool names to numbers of calls")
         for tool, limit in self.max_calls.items():
             _check_limit(f"max_calls[{tool!r}]", limit, whole=True)
-        if self.metadata:
-            object.__setattr__(self, "metadata", require_json(dict(self.metadata), "metadata"))
+        # Frozen, so that one budget can serve any number of runs.
+        object.__setattr__(self, "max_calls", freeze(dict(self.max_calls)))
+        object.__setattr__(self, "metadata", freeze(require_json(dict(self.metadata), "metadata")))
 
     def to_dict(self) -> dict[str, Any]:
         """Every limit by its name."""
@@ -117,6 +120,10 @@ def _check_limit(name: str, value: object, *, whole: bool) -> None:
         raise ValueError(f"{name} must be finite and not negative")
 
 
+NO_LIMITS: Final = RunBudget()
+"""The budget of a run that was given none."""
+
+
 @dataclass(frozen=True, slots=True)
 class BudgetUsage:
     """What a run tree has used so far; it never shrinks."""
@@ -157,6 +164,14 @@ class BudgetUsage:
         )
 
 
+_NO_LIMITS_STORED: Final = NO_LIMITS.to_dict()
+
+
+def budget_from(stored: Mapping[str, Any]) -> RunBudget:
+    """A stored budget; one without limits, which most are, is not read field by field."""
+    return NO_LIMITS if not stored or stored == _NO_LIMITS_STORED else RunBudget.from_dict(stored)
+
+
 _CONTEXT_KEY = "run_context"
 
 
@@ -179,7 +194,7 @@ class RunContext:
     permissions: dict[str, Any] = field(default_factory=dict[str, Any])
     """Effect by capability, as `CapabilityPolicy` understands it; it can only narrow."""
 
-    budget: RunBudget = field(default_factory=RunBudget)
+    budget: RunBudget = field(default_factory=lambda: NO_LIMITS)
     canceled: bool = False
     cancel_reason: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -247,7 +262,7 @@ class RunContext:
             parent_run_id=read.optional_text("parent_run_id"),
             agent_chain=list(read.texts("agent_chain")),
             permissions=require_json(read.mapping("permissions"), "permissions"),
-            budget=RunBudget.from_dict(read.mapping("budget")),
+            budget=budget_from(read.mapping("budget")),
             canceled=read.boolean("canceled", False),
             cancel_reason=read.optional_text("cancel_reason"),
             metadata=require_json(read.mapping("metadata"), "metadata"),

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from protolink._json import is_mapping, require_json
 from protolink._values import Reader, new_id, now_text
-from protolink.context import RunBudget, RunContext
+from protolink.context import NO_LIMITS, RunBudget, RunContext
 from protolink.errors import TaskExecutionError
 from protolink.message import Artifact, Message, Part
 
@@ -199,7 +199,7 @@ class Task:
 def merged_context(context: RunContext | None, session_id: str | None, budget: RunBudget | None) -> RunContext:
     """One context from a given one and separate settings; `ValueError` where they contradict each other."""
     if context is None:
-        return RunContext(session_id=session_id, budget=budget or RunBudget())
+        return RunContext(session_id=session_id, budget=NO_LIMITS if budget is None else budget)
     merged = context.copy()
     if session_id is not None:
         if merged.session_id not in (None, session_id):

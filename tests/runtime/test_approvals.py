@@ -14,12 +14,15 @@ from protolink import (
     ApprovalDecision,
     ApprovalRequest,
     CapabilityPolicy,
+    Policy,
+    PolicyDecision,
+    PolicyEffect,
     RunAction,
     RunContext,
     TaskExecutionError,
 )
-from protolink.testing import call
-from protolink.tools import PreparedTool, ToolExecution
+from protolink.testing import ManualClock, call, use_environment
+from protolink.tools import PreparedTool, ToolExecution, current_execution
 from tests.support import blocker, model, observe, of_type
 
 ASKING = CapabilityPolicy(default_effect="require_approval")
@@ -217,7 +220,7 @@ async def test_the_executor_gets_the_action_that_was_approved() -> None:
     await observe(agent)
 
     authorization = executed[0].authorization
-    assert authorization.action == asked[0].action
+    assert authorization.action.action_id == asked[0].action.action_id
     assert authorization.action.fingerprint == asked[0].fingerprint
     assert authorization.action.payload == {"cents": 300}
     assert authorization.action.capabilities == {"money.send"}
@@ -225,6 +228,32 @@ async def test_the_executor_gets_the_action_that_was_approved() -> None:
     assert authorization.approval_request.request_id == asked[0].request_id
     assert authorization.approval_decision is not None
     assert authorization.approval_decision.decided_by == "bob"
+
+
+async def test_policy_person_and_executor_see_one_and_the_same_value() -> None:
+    """Down to its time of creation: a value that differs in anything is another value than was approved."""
+    seen: list[RunAction] = []
+
+    def pay() -> None:
+        seen.append(current_execution().action)
+
+    class Looking(Policy):
+        async def evaluate(self, action: RunAction, context: RunContext) -> PolicyDecision:
+            seen.append(action)
+            clock.advance(1)
+            return PolicyDecision(PolicyEffect.REQUIRE_APPROVAL)
+
+    def approve(request: ApprovalRequest, _context: RunContext) -> bool:
+        seen.append(request.action)
+        clock.advance(1)
+        return True
+
+    clock = ManualClock()
+    with use_environment(clock):
+        agent = Agent(name="a", tools=[pay], llm=model(call("pay")), policy=Looking(), approval_handler=approve)
+        await observe(agent)
+
+    assert seen[0] == seen[1] == seen[2]
 
 
 async def test_a_handler_cannot_change_what_it_approves() -> None:

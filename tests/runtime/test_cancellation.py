@@ -26,8 +26,8 @@ from protolink import (
     ToolObservation,
 )
 from protolink.llms import LLM, LLMReply, LLMRequest, ToolCall
-from protolink.tools import PreparedTool, ToolExecution
 from protolink.testing import ManualClock, call, use_environment
+from protolink.tools import PreparedTool, ToolExecution
 from tests.support import (
     assert_settled,
     blocker,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from protolink._core.records import BudgetExceeded, ModelUsage, Usage
+from protolink._record import state
 from protolink.context import BudgetUsage, RunBudget
 
 __all__ = ["DEFAULT_MAX_STEPS", "Counters", "model_call_limit", "tool_calls_left"]
@@ -14,7 +15,7 @@ DEFAULT_MAX_STEPS = 10
 """Model turns of one run whose budget sets no `max_steps`."""
 
 
-@dataclass(slots=True)
+@state
 class Counters:
     """The usage of a whole tree. Counters only grow; what is in flight is reserved beside them."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from protolink._core.records import (
@@ -16,11 +15,12 @@ from protolink._core.records import (
     Usage,
 )
 from protolink._core.state import ActionState
+from protolink._record import state
 
 __all__ = ["Entry", "Fragment", "is_public"]
 
 
-@dataclass(slots=True)
+@state
 class Entry:
     """A record in its place. What stands beside the record is derived from the records before it."""
 
@@ -52,7 +52,7 @@ class Entry:
     """The tree's counters right after a model reply."""
 
 
-@dataclass(slots=True)
+@state
 class Fragment:
     """A piece of a reply that is being streamed. Live only: the complete reply is a record."""
 

@@ -6,7 +6,6 @@ allowance, then open actions, then the answer, then hard limits, then the next t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from protolink._core.budget import model_call_limit, tool_calls_left
@@ -20,6 +19,7 @@ from protolink._core.records import (
     RunFinished,
 )
 from protolink._core.state import ActionState, RunState, TreeState
+from protolink._record import command
 
 __all__ = [
     "Answer",
@@ -44,49 +44,49 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@command
 class AskModel:
     """Make one model turn."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
+@command
 class Prepare:
     """Turn a proposal into an exact operation, or reject it."""
 
     action_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@command
 class Judge:
     """Let the policies speak about an exact operation."""
 
     action_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@command
 class Ask:
     """Get decisions about actions that need approval; they can wait side by side."""
 
     action_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@command
 class Deny:
     """Record that an action was refused."""
 
     action_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@command
 class Execute:
     """Run authorized actions: one, or several that only read."""
 
     action_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@command
 class Repeat:
     """Give the recorded observation of an identical call that has succeeded."""
 
@@ -94,66 +94,66 @@ class Repeat:
     repeat_of: str
 
 
-@dataclass(frozen=True, slots=True)
+@command
 class Observe:
     """Let the hooks see a result on its way to the model."""
 
     action_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@command
 class Drain:
     """Stop the workers in the background and await them, because the run is ending."""
 
 
-@dataclass(frozen=True, slots=True)
+@command
 class CloseActions:
     """End the actions that will never start, because the run is stopping."""
 
     action_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@command
 class Suspect:
     """Record that actions which an earlier attempt had entered are uncertain."""
 
     action_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@command
 class Continue:
     """Drive on the children of delegations that an earlier attempt had started."""
 
     action_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@command
 class Pause:
     """Return control: the slice is used up, or a child waits for somebody."""
 
     kind: Literal["yield", "child"]
 
 
-@dataclass(frozen=True, slots=True)
+@command
 class EndAttempt:
     """End the attempt and leave the run to be taken up again."""
 
     error: ErrorInfo
 
 
-@dataclass(frozen=True, slots=True)
+@command
 class Answer:
     """Give the final reply as the answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@command
 class Fail:
     """Record why the run cannot go on."""
 
     reason: BudgetExceeded | ErrorInfo
 
 
-@dataclass(frozen=True, slots=True)
+@command
 class Finish:
     """End the run."""
 

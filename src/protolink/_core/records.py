@@ -6,8 +6,10 @@ never renamed, never given another meaning. Everything that an application can s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, dataclass_transform
+from dataclasses import field
+from typing import Any, Literal
+
+from protolink._record import record
 
 __all__ = [
     "AGENT_CALL",
@@ -52,19 +54,6 @@ __all__ = [
     "Work",
     "Yielded",
 ]
-
-
-T = TypeVar("T")
-
-
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-def record(cls: type[T]) -> type[T]:
-    """Make a class a record: keyword-only, slotted, compared by value, and frozen for the type checkers.
-
-    It is not frozen at run time, because a frozen dataclass sets each field by a call of its own and a tool
-    step makes a dozen of them. Records never leave the package, and both checkers refuse to change one.
-    """
-    return dataclass(slots=True, kw_only=True)(cls)
 
 
 @record

@@ -7,7 +7,7 @@ Each record costs the same, however long the run is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Literal, assert_never
 
 from protolink._core import observations
@@ -53,7 +53,8 @@ from protolink._core.records import (
     Yielded,
 )
 from protolink._json import canonical
-from protolink.context import RunBudget
+from protolink._record import state
+from protolink.context import RunBudget, budget_from
 
 __all__ = ["ActionState", "Message", "RecordRefused", "RunState", "Stage", "Stop", "TreeState", "evolve"]
 
@@ -73,7 +74,7 @@ class RecordRefused(Exception):  # noqa: N818 - it is an answer, not a fault
     """The record cannot follow what is there; nothing was changed."""
 
 
-@dataclass(slots=True)
+@state
 class Stop:
     """The first recorded fact that ends the run, and how the run ends because of it."""
 
@@ -85,13 +86,16 @@ class Stop:
     """Whether running work was told to stop, so that what it returns now comes too late."""
 
 
-@dataclass(slots=True)
+@state
 class ActionState:
     """One action of the current turn."""
 
     proposal: Proposal
     stage: Stage = "proposed"
     prepared: ActionPrepared | None = None
+    prepared_at: float = 0.0
+    """When it was recorded, in epoch seconds; set by whoever keeps the list."""
+
     judged: ActionJudged | None = None
     request_id: str | None = None
     answer: ApprovalAnswered | None = None
@@ -115,7 +119,7 @@ class ActionState:
         return self.observed is _UNSET
 
 
-@dataclass(slots=True)
+@state
 class RunState:
     """One run of the tree."""
 
@@ -208,7 +212,7 @@ class RunState:
         self.history_characters += len(message["content"])
 
 
-@dataclass(slots=True)
+@state
 class TreeState:
     """A root run and everything it delegated: one budget, one order."""
 
@@ -364,13 +368,8 @@ def _budget_message(record: BudgetExceeded) -> str:
     return f"the run's {record.limit} of {record.allowed:g} is reached"
 
 
-_NO_LIMITS: Final = RunBudget()
-_NO_LIMITS_STORED: Final = _NO_LIMITS.to_dict()
-
-
 def _started(run_id: str, record: RunStarted) -> RunState:
-    budget = record.context.get("budget")
-    run = RunState(run_id, record, _NO_LIMITS if budget == _NO_LIMITS_STORED else RunBudget.from_dict(budget or {}))
+    run = RunState(run_id, record, budget_from(record.context.get("budget") or {}))
     for message in record.conversation:
         run.remember(message)
     _begin_work(run)

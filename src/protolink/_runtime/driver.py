@@ -29,6 +29,7 @@ from protolink._environment import Environment, Timer
 from protolink._runtime.background import driving
 from protolink._runtime.configuration import Configuration, Subagent
 from protolink._runtime.journal import Journal
+from protolink._runtime.pace import turn
 from protolink._runtime.perform import perform
 from protolink._runtime.request import Request
 from protolink._runtime.scopes import Interrupted, Scope
@@ -386,6 +387,9 @@ class Driver:
     async def _work(self) -> None:
         tree, run = self.journal.tree, self.run
         performed = refused = 0
+        waiting = turn()
+        if waiting is not None:
+            await waiting
         if self.parent is None:
             await self.journal.begin()
         if self.keeper is not None:

@@ -79,7 +79,7 @@ class Journal:
 
         self.lease: Lease | None = None
         self._log = log
-        self._lock = asyncio.Lock()
+        self._lock = asyncio.Lock() if log is not None else None
         self._environment = environment
         self._number = 0
         self._stored = 0
@@ -189,7 +189,9 @@ class Journal:
         self._number += 1
         now = self._environment.now()
         entry = Entry(self._number, run_id, now, record, self._sequence, count, public, run.steps, action)
-        if type(record) is ModelReplied:
+        if type(record) is ActionPrepared and action is not None:
+            action.prepared_at = now
+        elif type(record) is ModelReplied:
             entry.asked = asked
             entry.usage = tree.counters.snapshot()
         return entry
@@ -220,6 +222,8 @@ class Journal:
                 return  # the next append raises it where somebody can act on it
 
     async def _commit(self, log: RecordLog) -> None:
+        if self._lock is None:
+            raise LostRunError(f"run {self.tree.root_id!r} is kept in memory only")
         async with self._lock:
             if self.broken is not None:
                 raise self.broken
@@ -290,6 +294,8 @@ class Journal:
         }
         entry = self._entry(row.run_id, decode(row.kind, row.version, plain, bodies))
         entry.at = row.at
+        if isinstance(entry.record, ActionPrepared) and entry.action is not None:
+            entry.action.prepared_at = row.at
         entry.sequence = self._sequence = row.sequence  # fragments took places of their own and were not stored
         return entry
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 from protolink._core.records import Inference, ToolRequest, Work
 from protolink._json import render
+from protolink._record import command
 from protolink._text import encodable
-from protolink._values import Reader, new_id, now_text
+from protolink._values import Reader, new_id
 from protolink.context import RunBudget, RunContext
 from protolink.message import Message, Part
 from protolink.task import Task, TaskState, merged_context
@@ -17,7 +17,7 @@ from protolink.task import Task, TaskState, merged_context
 __all__ = ["Request", "prompt_request", "request_for", "tool_request"]
 
 
-@dataclass(frozen=True, slots=True)
+@command
 class Request:
     """What a run starts from."""
 
@@ -50,25 +50,27 @@ def request_for(
 
 def prompt_request(prompt: str, context: RunContext) -> Request:
     """Freeze one prompt in a context of its own."""
-    return Request(_opened({"type": "infer", "content": {"prompt": prompt}}), (Inference(prompt=prompt),), context)
+    part = {"type": "infer", "content": {"prompt": prompt}}
+    return Request(_opened(part, context.created_at), (Inference(prompt=prompt),), context)
 
 
 def tool_request(name: str, arguments: Mapping[str, Any], context: RunContext | None = None) -> Request:
     """Freeze one call of a tool; the arguments may hold Python values."""
     call_id = new_id()
     shown, _ = render(arguments)
-    task = _opened({"type": "tool_call", "content": {"tool_name": name, "args": shown, "call_id": call_id}})
+    merged = merged_context(context, None, None)
+    part = {"type": "tool_call", "content": {"tool_name": name, "args": shown, "call_id": call_id}}
     work = ToolRequest(tool=name, args=dict(arguments), call_id=call_id)
-    return Request(task, (work,), merged_context(context, None, None))
+    return Request(_opened(part, merged.created_at), (work,), merged)
 
 
-def _opened(part: dict[str, Any]) -> dict[str, Any]:
+def _opened(part: dict[str, Any], now: str) -> dict[str, Any]:
     """A task of one part, as `Task.to_dict` would give it; built directly because every run starts here."""
-    now = now_text()
+    task_id = new_id()
     return {
-        "id": new_id(),
+        "id": task_id,
         "state": TaskState.SUBMITTED.value,
-        "messages": [{"id": new_id(), "role": "user", "parts": [part], "timestamp": now}],
+        "messages": [{"id": f"{task_id}.1", "role": "user", "parts": [part], "timestamp": now}],
         "artifacts": [],
         "metadata": {},
         "flow_state": {},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from protolink._core.records import (
@@ -16,6 +15,7 @@ from protolink._core.records import (
 from protolink._core.state import ActionState, RunState, TreeState
 from protolink._environment import Environment
 from protolink._json import render
+from protolink._record import command
 from protolink._runtime.fingerprint import differences, fingerprint_of
 from protolink._runtime.journal import Journal
 from protolink._runtime.principal import LOCAL, current_principal
@@ -37,7 +37,7 @@ UNSET: Final[Any] = object()
 """A parameter that was not given, where None is an answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@command
 class Response:
     """What whoever resumes a run says to it."""
 

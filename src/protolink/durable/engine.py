@@ -16,8 +16,8 @@ import queue
 import sqlite3
 import stat
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -25,8 +25,23 @@ from protolink._environment import current_environment
 from protolink._text import visible
 from protolink.durable.faults import is_busy, primary_code, translated
 from protolink.durable.lease import FileLock, RunLocks, check_side_file, forget_after_fork
-from protolink.durable.schema import check_tables, configure, migrate, read_store_id, recognise, warn_of_copy
-from protolink.errors import StoreBusyError, StoreDamagedError, StoreError, StoreReadOnlyError
+from protolink.durable.schema import (
+    VERSION,
+    check_tables,
+    configure_reader,
+    configure_writer,
+    migrate,
+    read_store_id,
+    recognise,
+    warn_of_copy,
+)
+from protolink.errors import (
+    StoreBusyError,
+    StoreDamagedError,
+    StoreError,
+    StoreReadOnlyError,
+    StoreVersionError,
+)
 
 __all__ = ["Engine", "Operation", "attach", "detach"]
 
@@ -42,18 +57,36 @@ _LAST_DELAY: Final = 0.016
 
 _SAFE_SQLITE: Final = (3, 51, 3)
 
+_CLOSING_SECONDS: Final = 1.0
+
 _SUSPECT: Final = frozenset(
     {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CANTOPEN}
 )
-"""After these a connection is opened again instead of being trusted."""
 
 _logger: Final = logging.getLogger("protolink")
 
 
 class Operation(Generic[T]):
-    """Something to do with the file, for one awaiting caller or, without a loop, for nobody."""
+    """Something to do with the file, for one awaiting caller or, without a loop, for nobody.
 
-    __slots__ = ("_loop", "_prepare", "_undo", "_work", "deadline", "future", "patience", "size", "undone")
+    A caller that is canceled leaves it at once: what has not begun is not done, and the value of what was
+    done is undone, whichever of the two comes to know of the other first.
+    """
+
+    __slots__ = (
+        "_given",
+        "_is_left",
+        "_lock",
+        "_loop",
+        "_prepare",
+        "_undo",
+        "_work",
+        "deadline",
+        "future",
+        "patience",
+        "size",
+        "undone",
+    )
 
     def __init__(
         self,
@@ -74,11 +107,19 @@ class Operation(Generic[T]):
         self._prepare = prepare
         self._undo = undo
         self._loop = loop
-        self.future: asyncio.Future[T] | None = None if loop is None else loop.create_future()
+        self._lock = threading.Lock()
+        self._is_left = False
+        self._given: list[T] = []
+        self.future: asyncio.Future[None] | None = None if loop is None else loop.create_future()
+
+    @property
+    def is_left(self) -> bool:
+        """Whether its caller waits no more."""
+        return self._is_left
 
     def start(self, now: float) -> bool:
         """Do what needs no transaction. False for one that nobody waits for any more, or that was refused."""
-        if self.future is not None and self.future.cancelled():
+        if self._is_left:
             return False
         self.deadline = now + self.patience
         if self._prepare is not None:
@@ -102,8 +143,14 @@ class Operation(Generic[T]):
         """Tell the caller, from any thread."""
         if self._loop is None:
             return
+        with self._lock:
+            if not self._is_left:
+                self._given.append(value)
+        if not self._given:
+            self.undo(value)
+            return
         try:
-            self._loop.call_soon_threadsafe(self._settle, value)
+            self._loop.call_soon_threadsafe(self._settle)
         except RuntimeError:  # the loop is closed: nobody waits any more
             self.undo(value)
 
@@ -116,11 +163,9 @@ class Operation(Generic[T]):
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._refuse, told)
 
-    def _settle(self, value: T) -> None:
-        if self.future is None or self.future.done():
-            self.undo(value)
-        else:
-            self.future.set_result(value)
+    def _settle(self) -> None:
+        if self.future is not None and not self.future.done():
+            self.future.set_result(None)
 
     def _refuse(self, error: BaseException) -> None:
         if self.future is not None and not self.future.done():
@@ -128,19 +173,36 @@ class Operation(Generic[T]):
 
     async def result(self) -> T:
         """What it gave, once it is committed."""
-        future = self.future
-        if future is None:
+        if self.future is None:
             raise RuntimeError("nobody can wait for an operation without a loop")
         try:
-            return await future
+            await self.future
         except asyncio.CancelledError:
-            # Canceled after it was told, before it went on: the value would be lost.
-            if future.done() and not future.cancelled() and future.exception() is None:
-                self.undo(future.result())
+            with self._lock:
+                self._is_left = True
+            for value in self._given:
+                self.undo(value)
             raise
+        return self._given[0]
 
 
 _Inbox = queue.SimpleQueue["Operation[Any] | None"]
+
+
+class _Connection:
+    """A connection, and the file that it leads to."""
+
+    __slots__ = ("_identity", "_path", "open")
+
+    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
+        self.open = connection
+        self._path = path
+        self._identity = _identity(path)
+
+    def check(self) -> None:
+        """Refuse to go on with a file that is no longer the one at its path: nobody else would see it."""
+        if _identity(self._path) != self._identity:
+            raise StoreDamagedError("the store's file was removed or replaced while it was in use")
 
 
 class Engine:
@@ -153,58 +215,67 @@ class Engine:
         self.users = 0
         """How many logs use it; the registry's lock guards this."""
         self.store_id = ""
-        self.locks: RunLocks | None = None
+        """Known as soon as an operation runs."""
+        self._locks: RunLocks | None = None
         self._name = f"{visible(os.path.basename(path), limit=100)!r}"
         self._opening = threading.Lock()
-        self._starting = threading.Lock()
+        self._started = False
+        self._ended: list[Callable[[], None]] = []
         self._writes: _Inbox = queue.SimpleQueue()
         self._reads: _Inbox = queue.SimpleQueue()
-        self._threads: dict[str, threading.Thread] = {}
-        self._identity: tuple[int, int] | None = None
         self._side: FileLock | None = None
-        self._writer: sqlite3.Connection | None = None
-        self._reader: sqlite3.Connection | None = None
+        self._writer: _Connection | None = None
+        self._reader: _Connection | None = None
+        self._reader_is_transient = False
         self._unchecked_bytes = 0
         self._stopping = False
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name}, used by {self.users}>"
+
+    @property
+    def locks(self) -> RunLocks:
+        """The locks of its roots, for an operation that runs."""
+        if self._locks is None:
+            raise StoreError("the store is not open")
+        return self._locks
+
     def write(self, operation: Operation[Any]) -> None:
         """Have it done in the next transaction that is committed."""
-        self._start("protolink-log-writer", self._write)
+        if self.read_only:
+            operation.fail(StoreReadOnlyError(f"{operation.undone}: the store was opened read-only"))
+            return
+        self._start()
         self._writes.put(operation)
 
     def read(self, operation: Operation[Any]) -> None:
         """Have it done in a transaction that only reads."""
-        self._start("protolink-log-reader", self._read)
+        self._start()
         self._reads.put(operation)
 
-    def stop(self, ended: Callable[[], None]) -> None:
-        """Finish what waits, close the file and call `ended` once for each thread that is still there."""
-        with self._starting:
-            threads = list(self._threads)
-            self._ended = ended
-        if "protolink-log-reader" in threads:
-            self._reads.put(None)
-        if "protolink-log-writer" in threads:
-            self._writes.put(None)
-
-    @property
-    def thread_count(self) -> int:
-        """How many threads were started."""
-        return len(self._threads)
+    def stop(self, ended: Callable[[], None]) -> int:
+        """Finish what waits and close the file. Gives how many threads will call `ended` at their end."""
+        with self._opening:
+            if not self._started:
+                return 0
+        self._ended.append(ended)
+        self._writes.put(None)
+        self._reads.put(None)
+        return 2
 
     def forget(self) -> None:
-        """In a forked child: let go of what belongs to the parent, without closing its connections."""
+        """In a forked child: let go of the parent's lock, and leave its connections alone."""
         if self._side is not None:
             self._side.close()
 
-    def _start(self, name: str, serve: Callable[[], None]) -> None:
-        if name in self._threads:
+    def _start(self) -> None:
+        if self._started:
             return
-        with self._starting:
-            if name not in self._threads:
-                thread = threading.Thread(target=serve, name=name, daemon=True)
-                thread.start()
-                self._threads[name] = thread
+        with self._opening:
+            if not self._started:
+                for serve, name in ((self._write, "protolink-log-writer"), (self._read, "protolink-log-reader")):
+                    threading.Thread(target=serve, name=name, daemon=True).start()
+                self._started = True
 
     def _write(self) -> None:
         while not self._stopping:
@@ -212,15 +283,15 @@ class Engine:
             with suppress(queue.Empty):
                 while True:
                     waiting.append(self._writes.get_nowait())
-            batch = self._started(waiting)
-            if batch:
+            if batch := self._prepared(waiting):
                 self._commit(batch)
-        self._close_writer(checkpoint=True)
+        self._close_writer()
         if self._side is not None:
             self._side.close()
-        self._ended()
+        for ended in self._ended:
+            ended()
 
-    def _started(self, waiting: list[Operation[Any] | None]) -> list[Operation[Any]]:
+    def _prepared(self, waiting: list[Operation[Any] | None]) -> list[Operation[Any]]:
         now = current_environment().monotonic()
         batch: list[Operation[Any]] = []
         for operation in waiting:
@@ -231,79 +302,74 @@ class Engine:
         return batch
 
     def _commit(self, batch: list[Operation[Any]]) -> None:
+        """Do a batch in one transaction and, where that fails as a whole, each by itself."""
         try:
-            connection = self._open_writer(max(operation.patience for operation in batch))
-            if not self._begin(connection, batch):
-                return
+            writer = self._open_writer(max(operation.patience for operation in batch))
+            side = self._begin(writer, batch)
         except Exception as error:
-            self._close_if_suspect(error)
+            self._drop_writer_after(error)
             for operation in batch:
                 operation.fail(error)
             return
+        if side is None:
+            return
         try:
-            self._transact(connection, batch)
+            told = self._together(writer.open, batch)
             self._checkpoint_if_due()
         finally:
-            self._give_back()
+            side.give_back()
+        if not told:
+            for operation in batch:
+                self._commit([operation])
 
-    def _begin(self, connection: sqlite3.Connection, batch: list[Operation[Any]]) -> bool:
-        """Begin a transaction. What comes meanwhile joins the batch; who waited too long leaves it with an error."""
+    def _begin(self, writer: _Connection, batch: list[Operation[Any]]) -> FileLock | None:
+        """Begin a transaction under the side lock.
+
+        What comes meanwhile joins the batch; who has waited too long leaves it with an error. None when
+        nobody is left.
+        """
+        side = self._side
+        if side is None:
+            raise StoreError("the store is not open")
         delay = _FIRST_DELAY
         while batch:
-            if self._take_side_lock():
+            if side.take():
                 try:
-                    self._check_identity()
-                    connection.execute("BEGIN IMMEDIATE")
-                except sqlite3.Error as error:
-                    self._give_back()
+                    writer.check()
+                    writer.open.execute("BEGIN IMMEDIATE")
+                except BaseException as error:
+                    side.give_back()
                     if not is_busy(error):
                         raise
-                except BaseException:
-                    self._give_back()
-                    raise
                 else:
-                    return True
+                    return side
             now = current_environment().monotonic()
             for operation in [each for each in batch if each.deadline <= now]:
                 batch.remove(operation)
-                operation.fail(
-                    StoreBusyError(
-                        f"{operation.undone}: somebody else held the store's write lock for {operation.patience} s"
-                    )
-                )
+                why = f"somebody else held the store's write lock for {operation.patience:g} s"
+                operation.fail(StoreBusyError(f"{operation.undone}: {why}"))
             if batch:
                 left = min(operation.deadline for operation in batch) - now
                 with suppress(queue.Empty):
-                    batch += self._started([self._writes.get(timeout=min(delay, left))])
+                    batch += self._prepared([self._writes.get(timeout=min(delay, left))])
                 delay = min(delay * 2, _LAST_DELAY)
-        return False
+        return None
 
-    def _transact(self, connection: sqlite3.Connection, batch: list[Operation[Any]]) -> None:
-        """Do a batch in the transaction that was begun and, where that fails as a whole, each by itself."""
-        if self._together(connection, batch, last=len(batch) == 1):
-            return
-        for operation in batch:
-            try:
-                connection = self._open_writer(operation.patience)
-                connection.execute("BEGIN IMMEDIATE")
-            except Exception as error:
-                self._close_if_suspect(error)
-                operation.fail(error)
-            else:
-                self._together(connection, [operation], last=True)
-
-    def _together(self, connection: sqlite3.Connection, batch: list[Operation[Any]], *, last: bool) -> bool:
-        """Commit a batch and tell its callers. False when nobody was told, because the transaction was lost."""
+    def _together(self, connection: sqlite3.Connection, batch: list[Operation[Any]]) -> bool:
+        """Commit a batch and tell its callers. False if nobody was told, for each has to be tried by itself."""
         done: list[tuple[Operation[Any], Any]] = []
-        refused: list[tuple[Operation[Any], BaseException]] = []
+        refused: list[tuple[Operation[Any], Exception]] = []
         several = len(batch) > 1
         try:
             for operation in batch:
+                if operation.is_left:
+                    continue
                 if several:
                     connection.execute("SAVEPOINT operation")
                 try:
                     done.append((operation, operation.run(connection)))
                 except Exception as error:
+                    # Without a transaction SQLite has undone the others as well.
                     if not several or not connection.in_transaction:
                         raise
                     connection.execute("ROLLBACK TO operation")
@@ -315,160 +381,313 @@ class Engine:
             for operation, value in done:
                 operation.undo(value)
             self._roll_back(connection)
-            self._close_if_suspect(error)
-            if last:
-                for operation in batch:
-                    operation.fail(error)
-            return last
+            self._drop_writer_after(error)
+            if not several:
+                batch[0].fail(error)
+            return not several
         self._unchecked_bytes += _COMMIT_BYTES + sum(operation.size for operation, _ in done)
         for operation, value in done:
             operation.succeed(value)
-        for operation, error in refused:
-            operation.fail(error)
-            self._close_if_suspect(error)
+        for operation, refusal in refused:
+            self._drop_writer_after(refusal)
+            operation.fail(refusal)
         return True
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
         try:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-        except sqlite3.Error:
-            self._close_writer(checkpoint=False)
+        except sqlite3.Error as error:
+            _logger.debug("the durable store %s is opened again: %s", self._name, error)
+            self._drop_writer()
 
-    def _close_if_suspect(self, error: BaseException) -> None:
-        if primary_code(error) in _SUSPECT or isinstance(error, StoreDamagedError | MemoryError):
-            self._close_writer(checkpoint=False)
+    def _drop_writer_after(self, error: Exception) -> None:
+        if _is_suspect(error):
+            self._drop_writer()
 
-    def _close_writer(self, *, checkpoint: bool) -> None:
-        """Close the connection, under the side lock if it can be had: the last one to close makes a checkpoint."""
-        connection, self._writer = self._writer, None
-        if connection is None:
-            return
-        if not checkpoint:
+    def _drop_writer(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
             with suppress(sqlite3.Error):
-                connection.close()
-            return
+                writer.open.close()
+
+    def _close_writer(self) -> None:
+        """Close the connection under the side lock if it can be had, for whoever closes last makes a checkpoint."""
+        writer, side = self._writer, self._side
         held = False
         try:
-            held = self._wait_for_side_lock(1.0)
-            if held:
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        except Exception as error:
+            if writer is not None and side is not None:
+                held = _wait_for(side, _CLOSING_SECONDS)
+            if writer is not None and held:
+                writer.open.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except (sqlite3.Error, OSError, StoreError) as error:
             _logger.debug("the durable store %s was closed without a checkpoint: %s", self._name, error)
-        with suppress(sqlite3.Error):
-            connection.close()
-        if held:
-            self._give_back()
+        self._drop_writer()
+        if side is not None and held:
+            side.give_back()
 
     def _checkpoint_if_due(self) -> None:
         if self._unchecked_bytes < _CHECKPOINT_BYTES or self._writer is None:
             return
         self._unchecked_bytes = 0
         try:
-            self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            self._writer.open.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         except sqlite3.Error as error:
             # Nothing is lost: what was committed stays in the write-ahead log, and the next one tries again.
             _logger.warning("the durable store %s made no checkpoint: %s", self._name, error)
-            self._close_if_suspect(error)
-
-    def _take_side_lock(self) -> bool:
-        if self._side is None:
-            raise StoreError("the store is not open")
-        return self._side.take()
-
-    def _wait_for_side_lock(self, patience: float) -> bool:
-        environment = current_environment()
-        deadline = environment.monotonic() + patience
-        pause = threading.Event()
-        delay = _FIRST_DELAY
-        while not self._take_side_lock():
-            if environment.monotonic() >= deadline:
-                return False
-            pause.wait(delay)
-            delay = min(delay * 2, _LAST_DELAY)
-        return True
-
-    def _give_back(self) -> None:
-        if self._side is not None:
-            self._side.give_back()
+            self._drop_writer_after(error)
 
     def _read(self) -> None:
-        while True:
-            operation = self._reads.get()
-            if operation is None:
-                break
+        while operation := self._reads.get():
             if operation.start(current_environment().monotonic()):
                 self._answer(operation)
-        self._close_reader()
-        self._ended()
+        self._drop_reader()
+        for ended in self._ended:
+            ended()
 
     def _answer(self, operation: Operation[Any]) -> None:
         try:
-            connection = self._open_reader(operation.patience)
-            self._check_identity()
-            connection.execute("BEGIN")
+            reader = self._open_reader(operation.patience)
+            reader.check()
+            reader.open.execute("BEGIN")
             try:
-                value = operation.run(connection)
+                value = operation.run(reader.open)
             finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+                if reader.open.in_transaction:
+                    reader.open.execute("ROLLBACK")
         except Exception as error:
-            if primary_code(error) in _SUSPECT or isinstance(error, StoreDamagedError | MemoryError):
-                self._close_reader()
+            if _is_suspect(error):
+                self._drop_reader()
             operation.fail(error)
         else:
             operation.succeed(value)
-            if self.read_only and self._identity is None:
-                self._close_reader()
+        if self._reader_is_transient:
+            self._drop_reader()
 
-    def _close_reader(self) -> None:
-        connection, self._reader = self._reader, None
-        if connection is not None:
+    def _drop_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
             with suppress(sqlite3.Error):
-                connection.close()
+                reader.open.close()
 
-    def _check_identity(self) -> None:
-        """Refuse to go on with a file that is no longer the one at its path: nobody else would see it."""
-        if self._identity is None:
-            return
-        try:
-            found = os.stat(self.path)
-        except FileNotFoundError:
-            there = None
-        else:
-            there = (found.st_dev, found.st_ino)
-        if there != self._identity:
-            raise StoreDamagedError(f"the durable store {self._name} was removed or replaced while it was in use")
-
-    def _open_writer(self, patience: float) -> sqlite3.Connection:
-        if self.read_only:
-            raise StoreReadOnlyError("the store was opened read-only")
+    def _open_writer(self, patience: float) -> _Connection:
         if self._writer is None:
             with self._opening:
-                self._writer = self._open(patience)
+                if self._writer is None:
+                    self._writer = self._open(patience)
         return self._writer
 
-    def _open_reader(self, patience: float) -> sqlite3.Connection:
+    def _open_reader(self, patience: float) -> _Connection:
         if self._reader is None:
             if self.read_only:
                 self._reader = self._open_read_only(patience)
             else:
-                with self._opening:
-                    if self._identity is None or not self._is_there():
-                        # The writer's, if it has none yet, would do the same: make the file and its tables.
-                        self._open(patience).close()
-                    connection = self._connect("ro", patience)
-                    try:
-                        configure(connection, reader=True)
-                    except BaseException:
-                        connection.close()
-                        raise
-                    self._reader = connection
+                # It makes the file and its tables, if there are none yet.
+                self._open_writer(patience)
+                connection = self._connect("ro", patience)
+                with _closed_on_error(connection):
+                    configure_reader(connection)
+                    self._reader = _Connection(connection, self.path)
         return self._reader
 
-    def _is_there(self) -> bool:
+    def _open(self, patience: float) -> _Connection:
+        """Make the file or bring it up to date, while nobody else opens or writes it."""
+        owners = {os.geteuid()}
+        with suppress(FileNotFoundError):
+            owners.add(os.stat(self.path).st_uid)
+        side = FileLock(f"{self.path}.open.lock", frozenset(owners))
         try:
-            self._check_identity()
-        except StoreDamagedError:
+            if not _wait_for(side, patience):
+                raise StoreBusyError(f"somebody else opened or wrote the store for {patience:g} s; it was not opened")
+            self._make_file()
+            connection = self._connect("rw", patience)
+            with _closed_on_error(connection):
+                version = recognise(connection)
+                if version == 0:
+                    _sync_folder(self.path)
+                migrate(connection, version)
+                configure_writer(connection)
+                check_tables(connection)
+                self._know(connection, frozenset(owners))
+                # From here on the writer waits by itself, so that it can see what else comes meanwhile.
+                connection.execute("PRAGMA busy_timeout = 0")
+                opened = _Connection(connection, self.path)
+        except BaseException:
+            side.close()
+            raise
+        side.give_back()
+        if self._side is not None:
+            self._side.close()
+        self._side = side
+        return opened
+
+    def _make_file(self) -> None:
+        with suppress(FileExistsError):
+            # Made before SQLite makes it, so that it never has another mode; the files that SQLite puts
+            # beside it take over the mode of this one. An existing file is not opened here: closing a
+            # descriptor of it would end the locks that this process has on it.
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            os.fchmod(descriptor, 0o600)
+            os.close(descriptor)
+        self._check_file()
+
+    def _check_file(self) -> None:
+        found = os.lstat(self.path)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            raise StoreDamagedError(f"{self._name} is no plain file, or has a second name; it was not opened")
+        for suffix in ("-wal", "-shm", "-journal"):
+            check_side_file(self.path + suffix)
+        folder = os.stat(os.path.dirname(self.path))
+        if found.st_mode & 0o022:
+            _logger.warning("the durable store %s can be written by other users", self._name)
+        if folder.st_mode & 0o022 and not folder.st_mode & stat.S_ISVTX:
+            _logger.warning("the folder of the durable store %s can be written by other users", self._name)
+
+    def _connect(self, mode: str, patience: float) -> sqlite3.Connection:
+        # Made in one thread and now and then closed in another, never used by two at a time.
+        return sqlite3.connect(
+            f"{Path(self.path).as_uri()}?mode={mode}",
+            timeout=patience,
+            isolation_level=None,
+            check_same_thread=False,
+            uri=True,
+        )
+
+    def _know(self, connection: sqlite3.Connection, owners: frozenset[int]) -> None:
+        global _told_of_old_sqlite
+        self.store_id = read_store_id(connection)
+        self._locks = RunLocks(f"{self.path}.lock", owners, self.store_id)
+        warn_of_copy(connection, self._name)
+        if sqlite3.sqlite_version_info < _SAFE_SQLITE and not _told_of_old_sqlite:
+            _told_of_old_sqlite = True
+            _logger.info(
+                "SQLite %s is older than 3.51.3; open the durable store with nothing else while it is in use",
+                sqlite3.sqlite_version,
+            )
+
+    def _open_read_only(self, patience: float) -> _Connection:
+        try:
+            self._check_file()
+        except FileNotFoundError:
+            raise StoreReadOnlyError(f"there is no {self._name}, and none is made for reading only") from None
+        connection = self._connect("ro", patience)
+        try:
+            return self._checked_read_only(connection)
+        except sqlite3.OperationalError as error:
+            # The files beside it cannot be made where the folder is read-only. Without a write-ahead log
+            # nobody has the store open, and what is in the file is all there is.
+            if primary_code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY) or _has_log(self.path):
+                raise
+        self._reader_is_transient = True
+        return self._checked_read_only(self._connect("ro&immutable=1", patience))
+
+    def _checked_read_only(self, connection: sqlite3.Connection) -> _Connection:
+        with _closed_on_error(connection):
+            version = recognise(connection)
+            if version == 0:
+                raise StoreDamagedError(f"{self._name} is empty; it was opened read-only and stays so")
+            if version < VERSION:
+                raise StoreVersionError(
+                    f"{self._name} has version {version}; open it once for writing, which takes it to {VERSION}"
+                )
+            configure_reader(connection)
+            check_tables(connection)
+            self._know(connection, frozenset({os.geteuid()}))
+            return _Connection(connection, self.path)
+
+
+_told_of_old_sqlite = False
+
+_registry: dict[tuple[str, bool], Engine] = {}
+_registry_lock = threading.Lock()
+_fork_is_watched = False
+_inherited: list[Engine] = []
+"""A parent's engines in a forked child: kept, because closing their connections is the parent's."""
+
+
+def attach(path: str, *, read_only: bool) -> Engine:
+    """The engine of a file, shared by every log of this process that uses the file."""
+    global _fork_is_watched
+    real = os.path.realpath(path)
+    with _registry_lock:
+        if not _fork_is_watched and hasattr(os, "register_at_fork"):
+            _fork_is_watched = True
+            os.register_at_fork(after_in_child=_after_fork)
+        engine = _registry.get((real, read_only))
+        if engine is None:
+            engine = _registry[real, read_only] = Engine(real, read_only=read_only)
+        engine.users += 1
+        return engine
+
+
+def detach(engine: Engine, ended: Callable[[], None]) -> int:
+    """Use an engine no more. Gives how many threads will call `ended`: none while others use it."""
+    if engine.process != os.getpid():
+        return 0
+    with _registry_lock:
+        engine.users -= 1
+        if engine.users:
+            return 0
+        del _registry[engine.path, engine.read_only]
+    return engine.stop(ended)
+
+
+def _after_fork() -> None:
+    global _registry_lock
+    _registry_lock = threading.Lock()
+    forget_after_fork()
+    for engine in _registry.values():
+        engine.forget()
+        _inherited.append(engine)
+    _registry.clear()
+
+
+def _wait_for(side: FileLock, patience: float) -> bool:
+    environment = current_environment()
+    deadline = environment.monotonic() + patience
+    delay = _FIRST_DELAY
+    pause = threading.Event()
+    while not side.take():
+        if environment.monotonic() >= deadline:
             return False
-        return True
+        pause.wait(delay)
+        delay = min(delay * 2, _LAST_DELAY)
+    return True
+
+
+def _is_suspect(error: Exception) -> bool:
+    """Whether a connection is opened again, instead of being trusted, after an error."""
+    return primary_code(error) in _SUSPECT or isinstance(error, StoreDamagedError | MemoryError)
+
+
+@contextmanager
+def _closed_on_error(connection: sqlite3.Connection) -> Generator[None]:
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _has_log(path: str) -> bool:
+    try:
+        return os.stat(f"{path}-wal").st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+def _sync_folder(path: str) -> None:
+    """Make the name of a new file outlive a power loss."""
+    descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

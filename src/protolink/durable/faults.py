@@ -58,6 +58,9 @@ def is_busy(error: BaseException) -> bool:
 
 def translated(error: BaseException, undone: str) -> BaseException:
     """The error to raise for one that happened, saying what was not done; `__cause__` is the original."""
+    if isinstance(error, StoreError):
+        # One fault may be told to several callers, and each raises an exception of its own.
+        return type(error)(*error.args).with_traceback(error.__traceback__)
     if isinstance(error, ProtolinkError | TypeError | ValueError) and not isinstance(error, UnicodeError):
         return error
     kind: type[StoreError]

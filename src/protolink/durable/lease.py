@@ -106,7 +106,7 @@ class FileLock:
 class HeldRun:
     """The lock of one root. It ends with `drop`, with this object and with the process."""
 
-    __slots__ = ("__weakref__", "_descriptor", "_lock", "process", "run", "store")
+    __slots__ = ("__weakref__", "_descriptor", "_lock", "fence", "process", "run", "store")
 
     def __init__(self, descriptor: int, store: object, run: int) -> None:
         self._descriptor = descriptor
@@ -115,6 +115,8 @@ class HeldRun:
         self.store = store
         """What the lock's database is recognised by."""
         self.run = run
+        self.fence = 0
+        """What was committed together with the taking of the lock."""
 
     @property
     def is_held(self) -> bool:
@@ -130,9 +132,8 @@ class HeldRun:
 
     def forget(self) -> None:
         """In a forked child: let go of the parent's descriptor, so that the lock ends with the parent."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        self._lock = threading.Lock()
+        self.drop()
 
     def __del__(self) -> None:
         self.drop()

@@ -6,13 +6,24 @@ import hashlib
 import logging
 import platform
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from protolink._environment import current_environment
 from protolink.errors import StoreDamagedError, StoreError, StoreVersionError
 
-__all__ = ["APPLICATION_ID", "VERSION", "configure", "migrate", "read_store_id", "recognise", "warn_of_copy"]
+__all__ = [
+    "APPLICATION_ID",
+    "MIGRATIONS",
+    "VERSION",
+    "check_tables",
+    "configure_reader",
+    "configure_writer",
+    "migrate",
+    "read_store_id",
+    "recognise",
+    "warn_of_copy",
+]
 
 APPLICATION_ID: Final = 0x50724C6B
 """`PrLk`, in the header of the file."""
@@ -66,7 +77,13 @@ def _version_1(connection: sqlite3.Connection) -> None:
     )
     connection.execute("CREATE TABLE blobs (digest BLOB PRIMARY KEY, text TEXT NOT NULL) STRICT")
     connection.execute(
-        "CREATE TABLE uses (digest BLOB NOT NULL, run INTEGER NOT NULL, PRIMARY KEY (digest, run)) STRICT, WITHOUT ROWID"
+        """
+        CREATE TABLE uses (
+            digest BLOB NOT NULL,
+            run INTEGER NOT NULL,
+            PRIMARY KEY (digest, run)
+        ) STRICT, WITHOUT ROWID
+        """
     )
     connection.execute("PRAGMA application_id = 0x50724C6B")
     connection.execute("PRAGMA user_version = 1")
@@ -122,24 +139,31 @@ def check_tables(connection: sqlite3.Connection) -> None:
         raise StoreDamagedError("the tables of the file are not the ones that this release made")
 
 
-def configure(connection: sqlite3.Connection, *, reader: bool) -> None:
-    """Make every commit durable, and refuse a connection that did not take the settings over."""
-    # Automatic checkpoints are off because several processes that write and checkpoint at once can damage
-    # the file before SQLite 3.51.3; the writer runs them itself, under a lock that every writer takes.
-    if reader:
-        connection.execute("PRAGMA query_only = ON")
-    else:
-        connection.execute("PRAGMA journal_mode = WAL").fetchone()
+def configure_reader(connection: sqlite3.Connection) -> None:
+    """Let a connection only read, and trust nothing that it finds in the file."""
     for statement in (
+        "PRAGMA query_only = ON",
+        "PRAGMA mmap_size = 0",
+        "PRAGMA trusted_schema = OFF",
+        "PRAGMA cell_size_check = ON",
+    ):
+        connection.execute(statement).fetchall()
+    _require(connection, (("PRAGMA query_only", 1), ("PRAGMA mmap_size", 0)))
+
+
+def configure_writer(connection: sqlite3.Connection) -> None:
+    """Make every commit durable, and refuse a connection that did not take the settings over."""
+    for statement in (
+        "PRAGMA journal_mode = WAL",
         "PRAGMA synchronous = FULL",
         "PRAGMA fullfsync = ON",
         "PRAGMA checkpoint_fullfsync = ON",
         "PRAGMA foreign_keys = ON",
         "PRAGMA wal_autocheckpoint = 0",
-        "PRAGMA trusted_schema = OFF",
-        "PRAGMA cell_size_check = ON",
         "PRAGMA journal_size_limit = 16777216",
         "PRAGMA mmap_size = 0",
+        "PRAGMA trusted_schema = OFF",
+        "PRAGMA cell_size_check = ON",
     ):
         connection.execute(statement).fetchall()
     wanted = (
@@ -151,6 +175,10 @@ def configure(connection: sqlite3.Connection, *, reader: bool) -> None:
         ("PRAGMA wal_autocheckpoint", 0),
         ("PRAGMA mmap_size", 0),
     )
+    _require(connection, wanted)
+
+
+def _require(connection: sqlite3.Connection, wanted: Iterable[tuple[str, object]]) -> None:
     for statement, value in wanted:
         found = connection.execute(statement).fetchone()
         if found is not None and found[0] != value:

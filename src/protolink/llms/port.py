@@ -11,7 +11,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from protolink._core.records import ModelUsage
 from protolink.errors import ConfigurationError
@@ -42,6 +42,10 @@ class ToolCall:
     id: str | None = None
 
 
+UNKNOWN_USAGE: Final = ModelUsage()
+"""The usage of a provider that reports nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LLMReply:
     """A complete reply. With `calls` the text is what was said beside them."""
@@ -51,7 +55,7 @@ class LLMReply:
     actions: Any = None
     """Actions that are data already (a dictionary or a list), for a provider that parses JSON itself."""
 
-    usage: ModelUsage = field(default_factory=ModelUsage)
+    usage: ModelUsage = field(default_factory=lambda: UNKNOWN_USAGE)
     finish_reason: str | None = None
     request_id: str | None = None
     reasoning: str | None = None
@@ -67,11 +71,20 @@ class Pricing:
     output: float
 
 
-class Admission(Protocol):
-    """Runs a blocking function in one of the agent's worker threads, within its bound."""
+class Turn(Protocol):
+    """The run's side of one model turn."""
 
-    def __call__(self, function: Callable[..., T], /, *args: Any) -> Awaitable[T]:
-        """Await the function's result without blocking the event loop."""
+    @property
+    def stopped(self) -> bool:
+        """Whether the run no longer wants the reply."""
+        ...
+
+    def fragment(self, text: str) -> None:
+        """Show a piece of the reply."""
+        ...
+
+    def in_thread(self, function: Callable[..., T], /, *args: Any) -> Awaitable[T]:
+        """Run a blocking function in one of the agent's worker threads."""
         ...
 
 
@@ -79,9 +92,7 @@ class LLMRequest:
     """One model turn. `messages` is read-only for a provider; it starts after the system prompt."""
 
     __slots__ = (
-        "_fragment",
-        "_stopped",
-        "in_thread",
+        "_turn",
         "max_output_tokens",
         "messages",
         "native",
@@ -99,9 +110,7 @@ class LLMRequest:
         tools: Sequence[ToolDeclaration],
         native: bool,
         step: int,
-        in_thread: Admission,
-        fragment: Callable[[str], None],
-        stopped: Callable[[], bool],
+        turn: Turn,
         output_schema: Mapping[str, Any] | None = None,
         max_output_tokens: int | None = None,
     ) -> None:
@@ -110,22 +119,28 @@ class LLMRequest:
         self.tools = tools
         self.native = native
         self.step = step
-        self.in_thread = in_thread
         self.output_schema = output_schema
         self.max_output_tokens = max_output_tokens
-        self._fragment = fragment
-        self._stopped = stopped
+        self._turn = turn
 
-    def fragment(self, text: str) -> None:
+    def in_thread(self, function: Callable[..., T], /, *args: Any) -> Awaitable[T]:
+        """Await a blocking function in one of the agent's worker threads, within its bound."""
+        return self._turn.in_thread(function, *args)
+
+    def fragment(self, text: str | None) -> None:
         """Show a piece of the reply to whoever reads the stream; also from the provider's worker thread.
+
+        Nothing (an empty text, or None as some providers' deltas have it) is skipped.
 
         Raises `ConnectionAbortedError` once the run no longer wants the reply, so that a provider that
         reads a stream in a thread leaves it there and then.
         """
-        if self._stopped():
+        if text is not None and not isinstance(text, str):
+            raise TypeError(f"a fragment is a text, not {type(text).__name__}")
+        if self._turn.stopped:
             raise ConnectionAbortedError("the run no longer waits for this reply")
         if text:
-            self._fragment(text)
+            self._turn.fragment(text)
 
 
 class LLM(ABC):

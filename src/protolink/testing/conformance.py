@@ -11,7 +11,7 @@ import inspect
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 from unittest import SkipTest
@@ -244,10 +244,26 @@ def _request(
         tools=[ToolDeclaration(name="store", description="Store an item.", input_schema=schema)],
         native=llm.native_tools,
         step=1,
-        in_thread=asyncio.to_thread,
-        fragment=fragment,
-        stopped=stopped,
+        turn=_Turn(fragment, stopped),
     )
+
+
+class _Turn:
+    """The runtime's side of a turn, as far as a provider can see it."""
+
+    def __init__(self, fragment: Callable[[str], None], stopped: Callable[[], bool]) -> None:
+        self._fragment = fragment
+        self._stopped = stopped
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped()
+
+    def fragment(self, text: str) -> None:
+        self._fragment(text)
+
+    def in_thread(self, function: Callable[..., Any], /, *args: Any) -> Awaitable[Any]:
+        return asyncio.to_thread(function, *args)
 
 
 async def _respond(llm: LLM, request: LLMRequest) -> LLMReply:

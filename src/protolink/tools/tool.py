@@ -14,7 +14,6 @@ from protolink._json import is_mapping, require_json
 from protolink.action import RunAction
 from protolink.context import RunContext
 from protolink.errors import ToolDefinitionError
-from protolink.tools.jsonschema import JsonSchemaArguments
 from protolink.tools.schema import Arguments, check_tool_name, inspect_callable
 
 __all__ = ["ActionBuilder", "BaseTool", "OnError", "SyncExecution", "Tool", "check_sync_execution"]
@@ -205,6 +204,9 @@ class Tool(BaseTool):
             if not callable(func):
                 raise ToolDefinitionError(f"a tool needs a callable, not {type(func).__name__}")
             resolved_name = check_tool_name(name if name is not None else str(getattr(func, "__name__", "")))
+            # Hand-written schemas are rare, and their checker costs what an agent without them should not pay.
+            from protolink.tools.jsonschema import JsonSchemaArguments
+
             arguments = JsonSchemaArguments(input_schema)
             resolved_description = description if description is not None else inspect.getdoc(func) or ""
             self.is_async = is_async(func)

@@ -7,7 +7,6 @@ exposed, prompts, request values and stored conversations.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, assert_never
 
 from protolink._core.entries import Entry, Fragment
@@ -49,6 +48,7 @@ from protolink._core.records import (
 )
 from protolink._environment import iso
 from protolink._json import thaw
+from protolink._record import command
 from protolink.events import RunEvent
 
 __all__ = ["Identity", "project"]
@@ -56,7 +56,7 @@ __all__ = ["Identity", "project"]
 Details = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@command
 class Identity:
     """Who the events of one run come from."""
 

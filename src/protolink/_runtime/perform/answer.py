@@ -9,8 +9,8 @@ from protolink._json import render
 from protolink._runtime.perform.calls import call_hooks
 from protolink._runtime.scopes import PASSING
 from protolink._text import describe_error
+from protolink.errors import ConfigurationError
 from protolink.hooks import FinalResponse
-from protolink.typed import schema_validator
 
 if TYPE_CHECKING:
     from protolink._runtime.driver import Driver
@@ -31,9 +31,14 @@ async def give_answer(driver: Driver) -> None:
     work = driver.run.work
     value = content
     if isinstance(work, Inference) and work.output_schema is not None:
-        validate = driver.validator or schema_validator(work.output_schema)
+        from protolink.typed import schema_validator  # only typed answers need it
+
         try:
+            validate = driver.validator or schema_validator(work.output_schema)
             content, value = validate(content)
+        except ConfigurationError as error:
+            await driver.fail("configuration", str(error), error)
+            return
         except ValueError as error:
             await _refuse(driver, work, str(error))
             return

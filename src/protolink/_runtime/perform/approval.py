@@ -39,7 +39,7 @@ def approval_request(driver: Driver, action: ActionState) -> ApprovalRequest:
         raise TypeError("only a judged action is asked about")
     now = driver.environment.now()
     return ApprovalRequest(
-        action=prepared_action(action.prepared, now),
+        action=prepared_action(action),
         policy_decision=policy_decision(action.judged),
         run_id=driver.run_id,
         request_id=action.request_id,

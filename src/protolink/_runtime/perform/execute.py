@@ -22,7 +22,7 @@ from protolink._core.records import (
 )
 from protolink._core.state import ActionState, RecordRefused
 from protolink._environment import iso
-from protolink._json import render
+from protolink._json import canonical, render
 from protolink._runtime.perform.approval import approval_request, policy_decision
 from protolink._runtime.perform.delegate import delegate
 from protolink._runtime.perform.judge import prepared_action
@@ -79,7 +79,9 @@ async def _execute_one(driver: Driver, action_id: str) -> None:
         await delegate(driver, action)
         return
     tool = driver.configuration.tools[prepared.tool]
-    values = driver.arguments.pop(action_id, {})
+    values = driver.arguments.pop(action_id, None)
+    if values is None:  # prepared by an earlier attempt
+        values = tool.arguments.validate(canonical(prepared.arguments))
     await driver.append(ActionStarted(action_id=action_id))
     began = driver.environment.monotonic()
     call = _Call(driver, action, prepared, tool)
@@ -204,7 +206,7 @@ class _Call:
                 decided_by=answer.decided_by,
             )
         return Authorization(
-            action=prepared_action(self.prepared, now),
+            action=prepared_action(action),
             policy_decision=policy_decision(judged),
             approval_request=request,
             approval_decision=decision,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from protolink._core.machine import Judge
-from protolink._core.records import ActionDenied, ActionJudged, ActionPrepared, ApprovalAsked
+from protolink._core.records import ActionDenied, ActionJudged, ApprovalAsked
+from protolink._core.state import ActionState
 from protolink._environment import iso
 from protolink._runtime.scopes import PASSING
 from protolink._text import describe_error
@@ -26,8 +27,11 @@ __all__ = ["judge", "prepared_action"]
 _ALLOWED = PolicyDecision(PolicyEffect.ALLOW)
 
 
-def prepared_action(prepared: ActionPrepared, at: float) -> RunAction:
+def prepared_action(action: ActionState) -> RunAction:
     """The recorded operation as the value that policies, people and executors see."""
+    prepared = action.prepared
+    if prepared is None:
+        raise TypeError("only a prepared action is shown to anybody")
     return RunAction(
         kind=prepared.kind,
         name=prepared.name,
@@ -37,20 +41,21 @@ def prepared_action(prepared: ActionPrepared, at: float) -> RunAction:
         description=prepared.description,
         metadata=prepared.metadata,
         action_id=prepared.action_id,
-        created_at=iso(at),
+        created_at=iso(action.prepared_at),
     )
 
 
 async def judge(driver: Driver, command: Judge) -> None:
     """Record the strictest decision over all policies and the run's own permissions."""
-    prepared = driver.run.action(command.action_id).prepared
+    action = driver.run.action(command.action_id)
+    prepared = action.prepared
     if prepared is None:
         raise TypeError("only a prepared action is judged")
     if not driver.policies and not driver.context.permissions and not driver.run.denied:
         await driver.append(ActionJudged(action_id=command.action_id, effect="allow"))
         return
     try:
-        decision = await _decided(driver, prepared)
+        decision = await _decided(driver, action, prepared.fingerprint)
     except PASSING:
         raise
     except BaseException as error:  # a policy's
@@ -74,12 +79,12 @@ async def judge(driver: Driver, command: Judge) -> None:
             await driver.append(judged, ApprovalAsked(action_id=command.action_id, request_id=request_id))
 
 
-async def _decided(driver: Driver, prepared: ActionPrepared) -> PolicyDecision:
-    if prepared.fingerprint in driver.run.denied:
+async def _decided(driver: Driver, state: ActionState, fingerprint: str) -> PolicyDecision:
+    if fingerprint in driver.run.denied:
         return PolicyDecision(
             PolicyEffect.DENY, reason="the same action was denied before", policy_name="denied_before"
         )
-    action = prepared_action(prepared, driver.environment.now())
+    action = prepared_action(state)
     policies = driver.policies
     deciding = decide_all(policies, action, driver.shared_context, driver.context.permissions)
     if all(type(policy) is CapabilityPolicy for policy in policies):

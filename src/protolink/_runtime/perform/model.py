@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import threading
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from protolink._core.budget import model_call_limit
 from protolink._core.machine import AskModel
@@ -22,6 +24,7 @@ from protolink._core.records import (
     ReplyRefused,
 )
 from protolink._json import JSONError, dumps, is_mapping, parse, render, thaw
+from protolink._runtime.pace import turn
 from protolink._runtime.perform.calls import call, call_hooks
 from protolink._runtime.scopes import PASSING, enter
 from protolink._text import describe_error
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     from protolink._runtime.driver import Driver
 
 __all__ = ["ask_model"]
+
+T = TypeVar("T")
 
 MAX_CALLS_PER_REPLY: Final = 64
 CHARACTERS_PER_TOKEN: Final = 4
@@ -90,7 +95,7 @@ async def ask_model(driver: Driver, command: AskModel) -> None:
         return
     # A provider that streamed nothing is a stream of one fragment.
     if not stream.any and (reply.text or reply.calls):
-        stream(reply.text or _calls_as_text(reply.calls))
+        stream.fragment(reply.text or _calls_as_text(reply.calls))
     await _record_reply(driver, llm, asked, reply, driver.environment.monotonic() - began)
 
 
@@ -147,21 +152,10 @@ async def _request(driver: Driver, llm: LLM, step: int, stream: _Stream) -> LLMR
         tools=tools,
         native=llm.native_tools,
         step=step,
-        in_thread=_admission(driver),
-        fragment=stream,
-        stopped=lambda: driver.scope.stopped,
+        turn=stream,
         output_schema=work.output_schema if isinstance(work, Inference) else None,
         max_output_tokens=None if left is None else max(1, left - driver.journal.tree.counters.output_tokens),
     )
-
-
-def _admission(driver: Driver) -> Any:
-    workers = driver.configuration.workers
-
-    async def in_thread(function: Any, /, *args: Any) -> Any:
-        return await workers.run(function, *args)
-
-    return in_thread
 
 
 async def _hooked(driver: Driver, step: int) -> tuple[list[dict[str, Any]], tuple[ToolDeclaration, ...]]:
@@ -186,23 +180,32 @@ async def _hooked(driver: Driver, step: int) -> tuple[list[dict[str, Any]], tupl
 
 
 class _Stream:
-    """Hands the fragments of one reply to the list, from the provider's own thread too."""
+    """The run's side of one turn: takes fragments, from the provider's own thread too."""
 
-    __slots__ = ("_home", "_journal", "_loop", "_run_id", "any")
+    __slots__ = ("_driver", "_home", "_loop", "any")
 
     def __init__(self, driver: Driver) -> None:
-        self._journal = driver.journal
-        self._run_id = driver.run_id
+        self._driver = driver
         self._loop = asyncio.get_running_loop()
         self._home = threading.get_ident()
         self.any = False
 
-    def __call__(self, text: str) -> None:
+    @property
+    def stopped(self) -> bool:
+        return self._driver.scope.stopped
+
+    def fragment(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise TypeError(f"a fragment is a text, not {type(text).__name__}")
         self.any = True
+        driver = self._driver
         if threading.get_ident() == self._home:
-            self._journal.fragment(self._run_id, text)
+            driver.journal.fragment(driver.run_id, text)
         else:
-            self._loop.call_soon_threadsafe(self._journal.fragment, self._run_id, text)
+            self._loop.call_soon_threadsafe(driver.journal.fragment, driver.run_id, text)
+
+    def in_thread(self, function: Callable[..., T], /, *args: Any) -> Awaitable[T]:
+        return self._driver.configuration.workers.run(function, *args)
 
 
 def _estimate(driver: Driver, request: LLMRequest) -> int:
@@ -218,11 +221,46 @@ async def _call(driver: Driver, llm: LLM, request: LLMRequest) -> LLMReply:
         reply = await driver.scope.call_in_thread(driver.configuration.workers.call(llm.respond, request))
     else:
         reply = enter(llm.respond, request)
-    if inspect.isawaitable(reply):
+    if type(reply) is not LLMReply and inspect.isawaitable(reply):
         reply = await driver.scope.call(reply)
+        # Many answers can arrive at once; a run that was told to stop meanwhile says so at its next append.
+        waiting = turn()
+        if waiting is not None:
+            await waiting
+    return _checked(reply)
+
+
+def _checked(reply: object) -> LLMReply:
+    """What a provider gave, once every part of it can be recorded and charged. Raises `TypeError`."""
     if not isinstance(reply, LLMReply):
         raise TypeError(f"a model answers with an LLMReply, not {type(reply).__name__}")
+    for name in ("text", "finish_reason", "request_id", "reasoning"):
+        value = getattr(reply, name)
+        if not isinstance(value, str) and (value is not None or name == "text"):
+            raise TypeError(f"an LLMReply's {name} is a text, not {type(value).__name__}")
+    if not isinstance(reply.calls, tuple) or not all(map(_is_call, reply.calls)):
+        raise TypeError("an LLMReply's calls are a tuple of ToolCalls, each with a text as its name")
+    if not _is_count(reply.attempts):
+        raise TypeError("an LLMReply's attempts are a whole number")
+    if not isinstance(reply.usage, ModelUsage) or not _is_sound(reply.usage):
+        raise TypeError("an LLMReply's usage is a ModelUsage of finite numbers that are not negative")
     return reply
+
+
+def _is_call(value: object) -> bool:
+    return isinstance(value, ToolCall) and isinstance(value.name, str) and isinstance(value.id, str | None)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_sound(usage: ModelUsage) -> bool:
+    counts = (usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.reasoning_tokens)
+    if not all(count is None or _is_count(count) for count in counts):
+        return False
+    cost: object = usage.cost
+    return cost is None or (isinstance(cost, int | float) and math.isfinite(cost) and cost >= 0)
 
 
 async def _record_reply(driver: Driver, llm: LLM, asked: ModelAsked, reply: LLMReply, seconds: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 from typing import TYPE_CHECKING, Any, Final
 
 from protolink._core.machine import Prepare
@@ -95,6 +94,8 @@ def _offered_tool(driver: Driver, proposal: Proposal) -> BaseTool | None:
 def _unknown(driver: Driver, proposal: Proposal) -> ActionRejected:
     offered = driver.configuration.declarations if driver.offered is None else driver.offered
     names = sorted(tool.name for tool in offered)
+    import difflib  # needed for mistakes only
+
     near = difflib.get_close_matches(proposal.name[:100], names[:1000], n=1)
     return ActionRejected(
         action_id=proposal.action_id,
