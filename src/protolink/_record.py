@@ -48,8 +48,8 @@ def _fields(value: Any) -> tuple[str, ...]:
 
 def _equal(self: Any, other: object) -> bool:
     if type(self) is not type(other):
-        return NotImplemented
-    return all(getattr(self, name) == getattr(other, name) for name in _fields(self))
+        return False
+    return all(bool(getattr(self, name) == getattr(other, name)) for name in _fields(self))
 
 
 def _shown(self: Any) -> str:

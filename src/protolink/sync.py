@@ -94,6 +94,18 @@ class SyncAgent:
         """`Agent.call_tool_in_context`, blocking."""
         return _run("call_tool_in_context", self._agent.call_tool_in_context(name, context, **arguments))
 
+    def resume_task(self, run_id: str, **response: Any) -> Task:
+        """`Agent.resume_task`, blocking."""
+        return _run("resume_task", self._agent.resume_task(run_id, **response))
+
+    def resume(self, run_id: str, **response: Any) -> Any:
+        """`Agent.resume`, blocking."""
+        return _run("resume", self._agent.resume(run_id, **response))
+
+    def reconcile(self, run_id: str, action_id: str, **settlement: Any) -> Task:
+        """`Agent.reconcile`, blocking."""
+        return _run("reconcile", self._agent.reconcile(run_id, action_id, **settlement))
+
     def start_run(self, prompt_or_task: str | Task | Message, **options: Any) -> SyncRunHandle:
         """`Agent.start_run`, for a `with` block. The run goes on while one of the handle's methods waits."""
         _require_no_loop("start_run")

@@ -77,7 +77,7 @@ def encode(record: Record) -> tuple[str, int, dict[str, Any], dict[str, str]]:
 
 def _plain(value: Any) -> Any:
     """The fields of a record, without those that hold their default."""
-    kind = type(value)
+    kind: type[Any] = type(value)
     if kind in (str, int, float, bool) or value is None or kind is dict or kind is list:
         return value
     if kind is tuple:
@@ -152,7 +152,7 @@ Read = Callable[[Any, str], Any]
 
 @_remembered
 def _readers(cls: type[Any]) -> tuple[tuple[str, Read], ...]:
-    hints = get_type_hints(cls, vars(records))
+    hints = get_type_hints(cls, dict(vars(records)))
     return tuple((item.name, _reader(hints[item.name])) for item in fields(cls))
 
 
@@ -219,7 +219,7 @@ def _many(read_one: Read) -> Read:
 
 
 def _object(value: Any, where: str) -> Any:
-    if not isinstance(value, dict):
+    if not is_mapping(value):
         raise CodecError(f"{where} is not an object")
     return value
 
