@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -30,7 +30,8 @@ PATIENCE_SECONDS = 20.0
 
 def model(*responses: Any, **options: Any) -> MockLLM:
     """A model that says `responses` in order, and then `done`."""
-    return MockLLM(sequential_responses=responses, **{"default_response": "done", **options})
+    settings: dict[str, Any] = {"default_response": "done", **options}
+    return MockLLM(sequential_responses=responses, **settings)
 
 
 class ListeningLLM(MockLLM):
@@ -39,7 +40,8 @@ class ListeningLLM(MockLLM):
     blocking = False
 
     def __init__(self, *responses: Any, **options: Any) -> None:
-        super().__init__(sequential_responses=responses, **{"default_response": "done", **options})
+        settings: dict[str, Any] = {"default_response": "done", **options}
+        super().__init__(sequential_responses=responses, **settings)
         self.heard: list[list[dict[str, Any]]] = []
         self.requests: list[LLMRequest] = []
 
@@ -103,8 +105,8 @@ def assert_settled(events: list[RunEvent]) -> None:
     assert events[-1].final
     assert [event.sequence for event in events] == list(range(1, len(events) + 1))
     touched = {event.action_id for event in events if event.action_id is not None}
-    ended = [event.action_id for event in events if event.type in ENDINGS]
-    assert sorted(ended) == sorted(filter(None, touched))
+    ended = [event.action_id for event in events if event.action_id is not None and event.type in ENDINGS]
+    assert sorted(ended) == sorted(touched)
 
 
 class Blocker:
@@ -136,7 +138,7 @@ class Blocker:
 
 
 @asynccontextmanager
-async def blocker(result: Any = "released") -> AsyncIterator[Blocker]:
+async def blocker(result: Any = "released") -> AsyncGenerator[Blocker]:
     """A `Blocker` that lets its threads go at the end, whatever happened to the test."""
     waiting = Blocker(result)
     try:

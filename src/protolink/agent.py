@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import asdict
 from functools import cached_property
@@ -28,6 +29,7 @@ from protolink._runtime.request import Request, request_for, tool_request
 from protolink._runtime.resume import UNSET, Response, open_run, read_run, reconcile_run, take_up
 from protolink._runtime.threads import Workers
 from protolink._runtime.views import Views
+from protolink._text import visible
 from protolink._values import Reader, now_text
 from protolink.action import RunAction, is_inside_a_tool
 from protolink.card import AgentCard
@@ -69,6 +71,7 @@ __all__ = ["Agent"]
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
+_logger: Final = logging.getLogger("protolink")
 _RESERVED_TOOL_NAMES: Final = frozenset({"agent_call"})
 _CONVERSATION: Final = "conversation"
 
@@ -119,7 +122,7 @@ class Agent:
     execution_version
         The application's own name for the meaning of its tools; part of the configuration's identity.
     verbosity
-        0 is silent; higher values log more under the logger `protolink`.
+        What is logged under the logger `protolink`: 0 nothing, 1 failed runs as warnings, 2 the end of every run.
     """
 
     def __init__(
@@ -409,6 +412,15 @@ class Agent:
 
     def _finished(self, driver: Driver) -> None:
         self._live.pop(driver.run_id, None)
+        if self.verbosity < 1:
+            return
+        finished, rest = driver.run.finished, driver.run.rest
+        status = finished.status if finished is not None else "at rest" if rest is not None else "left"
+        error = finished.error if finished is not None else None
+        if error is not None:
+            _logger.warning("run %s of %s failed: %s", driver.run_id, visible(self.name), visible(error.message))
+        elif self.verbosity > 1:
+            _logger.info("run %s of %s is %s", driver.run_id, visible(self.name), status)
 
     async def _to_the_end(self, handle: RunHandle) -> Any:
         """Await a run that belongs to the caller: canceling the caller cancels the run."""
@@ -485,7 +497,8 @@ class Agent:
         if self._log is None or "run_context" not in task.metadata:
             return None
         run_id = RunContext.from_task(task).run_id
-        if await self._log.get(run_id) is None:
+        known = await self._log.get(run_id)
+        if known is None or known.records == 0:
             return None
         stored = task_snapshot((await read_run(self._log, run_id, current_environment())).entries, run_id)
         if stored.id != task.id:

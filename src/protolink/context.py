@@ -32,8 +32,9 @@ __all__ = [
 class RunBudget:
     """Hard limits of a run and of everything it delegates. None is no limit of its own.
 
-    A limit is reserved before it is spent, so work in parallel cannot overshoot it. Zero permits
-    nothing. Raises `ValueError` for a negative, non-finite or mistyped limit.
+    Turns, calls and input tokens are reserved before they are spent, so work in parallel cannot overshoot
+    them. Output tokens and cost are known only afterwards: no turn starts once they are used up, and the
+    turns that are under way then may pass them. Zero permits nothing. Raises `ValueError` for a negative, non-finite or mistyped limit.
     """
 
     max_steps: int | None = None

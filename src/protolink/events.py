@@ -45,7 +45,7 @@ class RunEvent:
 
     payload: dict[str, Any] = field(default_factory=dict[str, Any])
     final: bool = False
-    """Whether the reader's own run attempt ends with this event."""
+    """Whether this ends something of the reader's own run: its attempt (`task.status`) or its answer (`llm_final`)."""
 
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     event_id: str = field(default_factory=new_id)
@@ -53,6 +53,14 @@ class RunEvent:
 
     version: str = "1.0"
     timestamp: str = field(default_factory=now_text)
+
+    def __str__(self) -> str:
+        """One line for people."""
+        return (
+            f"{self.sequence} {self.agent_name} {self.type}: {self.summary}"
+            if self.summary
+            else (f"{self.sequence} {self.agent_name} {self.type}")
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Every field by its name, as JSON."""

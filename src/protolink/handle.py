@@ -163,6 +163,10 @@ class RunHandle:
         await self._driver.wait()
         run = self._driver.run
         finished, rest = run.finished, run.rest
+        # What the store did not take is no outcome: the run stands where its list ends.
+        failure = self._driver.journal.failure
+        if failure is not None:
+            raise failure
         if isinstance(rest, RunPaused):
             return RunResult("input-required", None, None, self._views)
         ended = finished or rest
@@ -192,7 +196,8 @@ class RunHandle:
 
         It waits for a place where `max_concurrency` children are at work. The run does not wait for the
         child: ending cancels it. Raises `ToolRejectedError` for a child or task that cannot be,
-        `ActionDeniedError`, `SubagentLimitError`, and `ConfigurationError` for a run that is ending.
+        `ActionDeniedError`, `SubagentLimitError`, `ConfigurationError` for a durable run, and
+        `TaskExecutionError` (`run_ended`) for one that is ending.
         """
         child = await spawn(self._driver, agent, prompt)
         return SubagentHandle(child, Views(child.journal, child.run_id, self._views.policy))

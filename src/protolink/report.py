@@ -150,9 +150,11 @@ def _metrics(events: Iterable[RunEvent]) -> dict[str, Any]:
     """Counts over the events, and the usage of the tree as the last model call reported it."""
     metrics: dict[str, Any] = {"llm_calls": 0, "actions_completed": 0, "actions_failed": 0, "actions_rejected": 0}
     for event in events:
+        budget = _details(event).get("budget")
+        if budget is not None:
+            metrics["budget"] = budget
         if event.type == "llm.call.completed":
             metrics["llm_calls"] += 1
-            metrics["budget"] = _details(event).get("budget")
         elif event.type in ("action.completed", "action.failed", "action.rejected"):
             metrics[f"actions_{event.type.removeprefix('action.')}"] += 1
     return metrics

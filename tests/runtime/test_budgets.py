@@ -181,7 +181,7 @@ async def test_a_cost_limit_on_a_model_without_prices_is_refused_clearly() -> No
     """A limit that cannot be checked must not look as if it were kept; the model is not even asked."""
     llm = ListeningLLM("answer")
 
-    with pytest.raises(TaskExecutionError, match="max_cost.*price"):
+    with pytest.raises(TaskExecutionError, match=r"max_cost.*price"):
         await _agent(llm).invoke("go", budget=RunBudget(max_cost=1.0))
 
     assert llm.heard == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -216,10 +217,8 @@ async def test_a_tool_that_swallows_its_cancellation_cannot_complete() -> None:
 
     async def stubborn() -> str:
         entered.set()
-        try:
+        with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            pass
         return "tardy value"
 
     agent = Agent(name="a", tools=[stubborn], llm=model(call("stubborn")), expose_tool_results=True)
@@ -406,13 +405,14 @@ async def test_a_caller_with_a_time_limit_of_its_own_gets_its_timeout() -> None:
         entered.set()
         await asyncio.Event().wait()
 
-    agent = Agent(name="a", tools=[hang])
-
-    with pytest.raises(TimeoutError):
+    async def bounded() -> None:
         async with asyncio.timeout(None) as limit:
             entering = asyncio.create_task(entered.wait())
             entering.add_done_callback(lambda _: limit.reschedule(asyncio.get_running_loop().time()))
-            await agent.call_tool("hang")
+            await Agent(name="a", tools=[hang]).call_tool("hang")
+
+    with pytest.raises(TimeoutError):
+        await bounded()
 
 
 async def test_the_first_of_several_cancellations_gives_the_reason() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -29,6 +29,7 @@ from protolink.tools import PreparedTool, ToolExecution, current_execution
 from tests.support import ListeningLLM, assert_settled, blocker, model, observe, of_type, results, seen, turns
 
 LIMIT = RunBudget(max_runtime_seconds=5)
+_ASKING = CapabilityPolicy(default_effect="require_approval")
 
 
 class Hanging:
@@ -45,7 +46,7 @@ class Hanging:
 
 
 @asynccontextmanager
-async def hanging() -> AsyncIterator[Hanging]:
+async def hanging() -> AsyncGenerator[Hanging]:
     """A `Hanging` whose threads end with the block."""
     async with blocker() as waiting:
         made = Hanging(waiting.wait)
@@ -120,8 +121,6 @@ PLACES: dict[str, Callable[[Hanging], Agent]] = {
     "after_tool": lambda hang: _calling(hooks=AgentHooks(after_tool=hang.on_loop)),
     "before_complete": lambda hang: _calling(hooks=AgentHooks(before_complete=hang.on_loop)),
 }
-
-_ASKING = CapabilityPolicy(default_effect="require_approval")
 
 
 def _no_arguments_async(hang: Hanging) -> Callable[[], Any]:

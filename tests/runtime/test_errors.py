@@ -55,7 +55,12 @@ def _uncertain() -> None:
 
 
 def _agent(*script: Any, **options: Any) -> Agent:
-    tools = [work, Tool(_broken, name="broken"), Tool(_rejecting, name="rejecting"), Tool(_uncertain, name="uncertain")]
+    tools: list[Any] = [
+        work,
+        Tool(_broken, name="broken"),
+        Tool(_rejecting, name="rejecting"),
+        Tool(_uncertain, name="uncertain"),
+    ]
     return Agent(name="a", tools=tools, llm=model(*script), **options)
 
 
@@ -259,8 +264,10 @@ WRONG_AGENTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", WRONG_AGENTS)
 def test_a_wrong_configuration_is_refused_at_construction(case: str) -> None:
     """As one kind of error, before anything has run."""
+    settings: dict[str, Any] = {"name": "a", **WRONG_AGENTS[case]}
+
     with pytest.raises(ConfigurationError) as raised:
-        Agent(**{"name": "a", **WRONG_AGENTS[case]})
+        Agent(**settings)
 
     assert str(raised.value).strip()
 
@@ -279,6 +286,11 @@ class _Opaque:
 
 def _opaque(value: _Opaque) -> None:
     """Takes what no model can write."""
+
+
+def _prepared_with(**parts: Any) -> PreparedTool:
+    settings: dict[str, Any] = {"prepare": work, "execute": work, "capabilities": {"a.b"}, **parts}
+    return PreparedTool(work, **settings)
 
 
 WRONG_TOOLS: dict[str, Callable[[], Any]] = {
@@ -311,12 +323,8 @@ WRONG_TOOLS: dict[str, Callable[[], Any]] = {
     "an action builder that is none": lambda: Tool(work, action_builder=3),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     "no function": lambda: Tool(3),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     "an endless description": lambda: Tool(work, description="x" * 100_000),
-    "a prepared tool without an executor": lambda: PreparedTool(
-        work,
-        prepare=work,
-        execute=None,
-        capabilities={"a.b"},  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-    ),
+    "a prepared tool without an executor": lambda: _prepared_with(execute=None),
+    "a prepared tool without a preparation": lambda: _prepared_with(prepare="later"),
 }
 
 

@@ -203,7 +203,7 @@ async def test_a_hook_that_returns_a_value_is_noticed(place: str) -> None:
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_hook_that_raises_fails_the_run_with_its_own_error_as_the_cause(place: str) -> None:
     """A safeguard that breaks must not be skipped."""
-    hooks = AgentHooks(**{place: _raise})  # type: ignore[arg-type]
+    hooks = AgentHooks(**{place: _raise})
 
     with pytest.raises(TaskExecutionError, match="hook broke") as raised:
         await Agent(name="a", tools=[other], llm=model(call("other")), hooks=hooks).invoke("go")

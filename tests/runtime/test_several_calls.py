@@ -224,7 +224,7 @@ async def test_a_declined_call_ends_the_run_after_the_approved_ones() -> None:
     entered: list[int] = []
 
     def approve(request: ApprovalRequest, _context: RunContext) -> bool:
-        return request.action.payload["arguments"]["number"] != 1
+        return bool(request.action.payload["arguments"]["number"] != 1)
 
     events, result = await observe(_asking(entered, approve))
 

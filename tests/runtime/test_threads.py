@@ -252,7 +252,7 @@ def test_event_loops_in_several_threads_share_one_bound() -> None:
     answers: list[int] = []
 
     def serve(start: int) -> None:
-        async def main() -> list[int]:
+        async def main() -> list[Any]:
             return await asyncio.gather(*(agent.call_tool("work", number=start + n) for n in range(3)))
 
         answers.extend(asyncio.run(main()))
@@ -271,10 +271,11 @@ def test_event_loops_in_several_threads_share_one_bound() -> None:
 
 def test_a_loop_that_closed_leaves_its_slot_to_the_others() -> None:
     """A waiting call whose loop is gone must not swallow the slot that it is given."""
-    go, entered = threading.Event(), threading.Event()
+    go = threading.Event()
+    inside: list[Callable[[], object]] = []
 
     def work(number: int) -> int:
-        entered.set()
+        inside[0]()
         if number == 0:
             go.wait(PATIENCE_SECONDS)
         return number
@@ -282,9 +283,11 @@ def test_a_loop_that_closed_leaves_its_slot_to_the_others() -> None:
     agent = Agent(name="a", tools=[work], sync_execution="thread", max_sync_workers=1)
 
     async def abandon() -> None:
+        entered = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        inside.append(lambda: loop.is_closed() or loop.call_soon_threadsafe(entered.set))
         holding = asyncio.create_task(agent.call_tool("work", number=0))
-        while not entered.is_set():
-            await asyncio.sleep(0)
+        await entered.wait()
         queued = asyncio.create_task(agent.call_tool("work", number=1))
         await turns(5)
         holding.cancel()
@@ -368,7 +371,7 @@ async def test_a_blocking_approval_takes_a_slot_of_the_agent() -> None:
         def free() -> None:
             """Do nothing."""
 
-        tools = [hold, Tool(free, capabilities=["x.y"])]
+        tools: list[Any] = [hold, Tool(free, capabilities=["x.y"])]
         agent = Agent(
             name="a",
             tools=tools,

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -89,7 +89,11 @@ def _name_variants(name: str) -> list[str]:
     variants = [name.upper(), name.title(), name.capitalize(), name.swapcase(), full_width, name[::-1], name * 2]
     variants += [f"{edge}{name}" for edge in edges] + [f"{name}{edge}" for edge in edges]
     variants += [f"{name}{edge}{name}" for edge in edges]
-    variants += [name.replace(a, b) for a, b in zip("deltfi", "ԁеⅼtfі", strict=True) if name.replace(a, b) != name]
+    variants += [
+        name.replace(a, b)
+        for a, b in zip("deli", "\u0501\u0435\u217c\u0456", strict=True)
+        if name.replace(a, b) != name
+    ]
     variants += [name[:cut] for cut in range(1, len(name))] + [name[cut:] for cut in range(1, len(name))]
     variants += [f"_{name}", f"__{name}__", f"__class__.{name}", f"agent.{name}", f"tools.{name}", f"../{name}"]
     variants += ["__init__", "__call__", "__class__", "invoke", "add_tool", "to_dict", "func", "execute", "prepare"]
@@ -97,7 +101,7 @@ def _name_variants(name: str) -> list[str]:
     variants += [
         f"{name[:cut]}{mark}{name[cut:]}" for cut in range(len(name)) for mark in ("\u0301", "\u200d", "-", " ")
     ]
-    variants += [f"{name}{number}" for number in range(40)] + ["%s", "{}", "null", "None", "true", "0", "-1"]
+    variants += [f"{name}{number}" for number in range(60)] + ["%s", "{}", "null", "None", "true", "0", "-1"]
     return list(dict.fromkeys(variant for variant in variants if variant != name))[:200]
 
 
@@ -228,7 +232,7 @@ async def test_a2_policy_person_and_record_see_the_validated_copy() -> None:
 
     text = '{"type":"tool_call","tool":"store","args":{"label":"\\u0061","count":  1}}'
     agent = Agent(name="a", tools=[store], llm=model(text), policy=ASKING, approval_handler=approve)
-    events, result = await observe(agent)
+    _, result = await observe(agent)
 
     assert asked == [{"label": "a", "count": 1}]
     assert result.tool_evidence[0].arguments == {"label": "a", "count": 1}
@@ -310,7 +314,7 @@ def _payloads() -> list[str]:
         "<b>safe</b>",
         "%s%n{}",
     ]
-    texts += ["a" * 499 + "\x1b[2J", "[link=http://x]ok[/link]", "\\x1b[2J", "é" * 1000, "𝔘" * 600]
+    texts += ["a" * 499 + "\x1b[2J", "[link=http://x]ok[/link]", "\\x1b[2J", "é" * 1000, "\U0001d518" * 600]
     return texts[:60]
 
 
@@ -421,8 +425,7 @@ async def test_a5_arguments_changed_on_the_way_are_never_executed() -> None:
 
     def before(request: ModelRequest) -> None:
         kept.append(request.tools)
-        for message in request.history:
-            kept.append(message)
+        kept.extend(request.history)
 
     def prepare(arguments: dict[str, Any], _context: RunContext) -> RunAction:
         payload = {"arguments": arguments}
@@ -642,7 +645,7 @@ async def test_a7_a_denial_ends_the_run_so_that_nothing_else_is_tried() -> None:
 
 async def test_a8_one_allowance_covers_every_kind_of_mistake() -> None:
     """Alternating between kinds gives no further attempts, and each one is charged."""
-    mistakes = [call("missing"), call("step", number="x"), "{tool_call broken", call("refused"), '{"type":"tool_call"}']
+    mistakes = [call("missing"), '{"type":"tool_call"}', call("refused"), call("step", number="x")]
     llm = ListeningLLM(*mistakes)
 
     def step(number: int) -> None:
@@ -856,7 +859,7 @@ BAITS: list[Any] = [
 
 
 @contextmanager
-def _no_imports() -> Iterator[list[str]]:
+def _no_imports() -> Generator[list[str]]:
     """Every import statement and every module that appears inside the block."""
     seen: list[str] = []
     before, real = set(sys.modules), builtins.__import__
@@ -944,7 +947,7 @@ async def test_a11_an_injected_instruction_that_the_model_obeys_is_stopped_by_po
         sent.append(body)
 
     llm = ListeningLLM(call("read_page"), call("send_mail", body="customers"))
-    tools = [read_page, Tool(send_mail, capabilities=["mail.send"])]
+    tools: list[Any] = [read_page, Tool(send_mail, capabilities=["mail.send"])]
     policy = CapabilityPolicy({"mail.*": "deny"})
     _, result = await observe(Agent(name="a", tools=tools, llm=llm, policy=policy, system_prompt="Be good."))
 
@@ -1090,7 +1093,7 @@ class Bomb:
 OVERSIZED: dict[str, Callable[[], Any]] = {
     "a long text": lambda: "x" * (MAX_RENDERED_BYTES + 1),
     "long bytes": lambda: b"\x00" * (MAX_RENDERED_BYTES + 1),
-    "many items": lambda: [0] * 3_000_000,
+    "many items": lambda: [0] * 10_000_000,
     "wide sharing": lambda: _shared(40),
     "an endless generator": _endless,
     "a cycle": _cyclic,
@@ -1098,6 +1101,7 @@ OVERSIZED: dict[str, Callable[[], Any]] = {
     "a bomb": Bomb,
     "many bombs": lambda: [Bomb()] * 1000,
     "a huge number": lambda: 10**100_000,
+    "many huge numbers": lambda: [10**4000] * 20_000,
     "a wide escape": lambda: "\x01" * (MAX_RENDERED_BYTES // 2),
 }
 
@@ -1121,8 +1125,8 @@ async def test_a13_oversized_results_are_bounded(kind: str) -> None:
 
     completed = of_type(events, "action.completed")
     assert result.status == "completed"
+    assert len(llm.heard[1][-1]["content"].encode()) <= 2 * MAX_RENDERED_BYTES
     assert completed[0].payload["metadata"]["rendered"] is True
-    assert len(llm.heard[1][-1]["content"].encode()) <= 1.1 * MAX_RENDERED_BYTES
     assert_settled(events)
 
 

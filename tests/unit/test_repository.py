@@ -62,7 +62,7 @@ def test_source_that_breaks_a_rule_is_found(program: str, name: str, tmp_path: P
     """A rule that finds nothing in the tree must still be able to find something."""
     root = written(tmp_path, SOURCE, program)
 
-    assert [finding.name for finding in findings(root)] == [name]
+    assert [finding.name for finding in findings(root, {})] == [name]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_source_that_breaks_a_rule_is_found(program: str, name: str, tmp_path: P
 )
 def test_source_that_looks_similar_is_left_alone(program: str, tmp_path: Path) -> None:
     """A rule with false alarms would be switched off."""
-    assert findings(written(tmp_path, SOURCE, program)) == []
+    assert findings(written(tmp_path, SOURCE, program), {}) == []
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_the_owners_of_clocks_and_threads_may_use_them(path: str, tmp_path: Path
     """Somebody has to; everybody else asks them."""
     root = written(tmp_path, path, "import threading, time\nthreading.Thread(target=time.sleep)")
 
-    assert findings(root) == []
+    assert findings(root, {}) == []
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_mocks_are_refused_in_tests(program: str, tmp_path: Path) -> None:
     """Where a test would patch something, a seam is missing."""
     root = written(tmp_path, "tests/unit/test_module.py", program)
 
-    assert [finding.name for finding in findings(root)] == ["unittest.mock"]
+    assert [finding.name for finding in findings(root, {})] == ["unittest.mock"]
 
 
 @pytest.mark.parametrize("word", FORBIDDEN_WORDS)
@@ -111,7 +111,7 @@ def test_words_of_one_machine_are_found_in_any_text(word: str, tmp_path: Path) -
     """A path or a host that only one author has is no use to a reader."""
     root = written(tmp_path, "docs/guide.md", f"See {word} for more.")
 
-    assert [finding.name for finding in findings(root)] == [word]
+    assert [finding.name for finding in findings(root, {})] == [word]
 
 
 def test_an_exception_is_honoured_and_an_unused_one_is_reported(tmp_path: Path) -> None:

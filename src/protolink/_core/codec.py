@@ -29,6 +29,7 @@ _BODY_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "ActionCompleted": ("result",),
     "ActionObserved": ("result",),
     "ModelReplied": ("text",),
+    "QuestionAnswered": ("answer",),
 }
 _UNAVAILABLE: Final = "(no longer available)"
 """What stands for a body that was deleted to save room or to forget its content."""
@@ -77,7 +78,7 @@ def encode(record: Record) -> tuple[str, int, dict[str, Any], dict[str, str]]:
 
 def _plain(value: Any) -> Any:
     """The fields of a record, without those that hold their default."""
-    kind: type[Any] = type(value)
+    kind = cast("type[Any]", type(value))
     if kind in (str, int, float, bool) or value is None or kind is dict or kind is list:
         return value
     if kind is tuple:

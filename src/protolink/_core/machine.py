@@ -67,7 +67,7 @@ class Judge:
 
 @command
 class Ask:
-    """Get decisions about actions that need approval; they can wait side by side."""
+    """Get decisions about actions that need approval, and answers to questions; they can wait side by side."""
 
     action_ids: tuple[str, ...]
 
@@ -253,10 +253,10 @@ def _next_of_actions(tree: TreeState, run: RunState) -> Command | None:
                 return Prepare(action_id)
             case "prepared":
                 prepared = prepared or action_id
-            case "asking":
+            case "asking" | "questioned":
                 asking.append(action_id)
             case "authorized":
-                ready.append(action_id)
+                (asking if action.lacks_reply else ready).append(action_id)
             case "completed":
                 return Observe(action_id)
             case "declined":
@@ -273,10 +273,21 @@ def _next_of_actions(tree: TreeState, run: RunState) -> Command | None:
     if started:
         return _left_open(tree, run, started)
     if asking and declined is None:
-        return Ask(tuple(asking))
+        return _too_late_to_ask(tree, run, asking) or Ask(tuple(asking))
     if ready:
         return _next_execution(tree, run, ready)
     return None if declined is None else Deny(declined)
+
+
+def _too_late_to_ask(tree: TreeState, run: RunState, asking: list[str]) -> Fail | None:
+    """Nobody is asked a question whose answer the hard budget already forbids to use."""
+    for action_id in asking:
+        action = run.actions[action_id]
+        if action.stage == "authorized" and action.prepared is not None:
+            _, exceeded = tool_calls_left(tree.counters, run.budget, action.prepared.tool)
+            if exceeded is not None:
+                return Fail(exceeded)
+    return None
 
 
 def _left_open(tree: TreeState, run: RunState, started: list[str]) -> Command | None:

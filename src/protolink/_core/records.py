@@ -43,6 +43,8 @@ __all__ = [
     "ModelUsage",
     "ProgressReported",
     "Proposal",
+    "QuestionAnswered",
+    "QuestionAsked",
     "Record",
     "ReplyRefused",
     "RunFailed",
@@ -288,6 +290,9 @@ class ActionPrepared:
     hooked: bool = False
     """Whether hooks see the result before the model does."""
 
+    question: bool = False
+    """Whether the result is what a person answers."""
+
 
 @record
 class ActionRejected:
@@ -333,6 +338,24 @@ class ApprovalAnswered:
     approved: bool
     reason: str | None = None
     decided_by: str | None = None
+
+
+@record
+class QuestionAsked:
+    """Somebody is being asked what the model wants to know; the answer is the action's result."""
+
+    action_id: str
+    request_id: str
+
+
+@record
+class QuestionAnswered:
+    """The answer to one question. Private: as the action's result, a view decides who sees it."""
+
+    action_id: str
+    request_id: str
+    answer: Any
+    answered_by: str | None = None
 
 
 @record
@@ -535,6 +558,8 @@ Record = (
     | ActionJudged
     | ApprovalAsked
     | ApprovalAnswered
+    | QuestionAsked
+    | QuestionAnswered
     | ActionDenied
     | ActionStarted
     | ActionCompleted

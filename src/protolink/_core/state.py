@@ -42,6 +42,8 @@ from protolink._core.records import (
     ModelReplied,
     ProgressReported,
     Proposal,
+    QuestionAnswered,
+    QuestionAsked,
     Record,
     ReplyRefused,
     RunFailed,
@@ -62,9 +64,18 @@ Message = dict[str, Any]
 """One message of a conversation: `role`, `content` and, for native calls, `tool_calls` or `tool_call_id`."""
 
 Stage = Literal[
-    "proposed", "prepared", "asking", "authorized", "declined", "started", "uncertain", "completed", "ended"
+    "proposed",
+    "prepared",
+    "asking",
+    "authorized",
+    "questioned",
+    "declined",
+    "started",
+    "uncertain",
+    "completed",
+    "ended",
 ]
-"""`completed` means that hooks have yet to see the result, `uncertain` that somebody has to say what became of it;
+"""`questioned` means that a person has yet to answer, `completed` that hooks have yet to see the result, `uncertain` that somebody has to say what became of it;
 every other ending is `ended` at once."""
 
 _UNSET: Final = object()
@@ -99,6 +110,10 @@ class ActionState:
     judged: ActionJudged | None = None
     request_id: str | None = None
     answer: ApprovalAnswered | None = None
+    question_id: str | None = None
+    reply: QuestionAnswered | None = None
+    """What a person answered to the question that the action is."""
+
     ending: Record | None = None
     observed: Any = _UNSET
     correction: int = 0
@@ -112,6 +127,11 @@ class ActionState:
     def is_open(self) -> bool:
         """Whether its outcome is still to come."""
         return self.stage not in ("ended", "completed", "uncertain")
+
+    @property
+    def lacks_reply(self) -> bool:
+        """Whether it is a question that nobody has answered, so that there is nothing to execute yet."""
+        return self.prepared is not None and self.prepared.question and self.reply is None
 
     @property
     def observed_is_unset(self) -> bool:
@@ -178,6 +198,9 @@ class RunState:
     answers: dict[str, ApprovalAnswered] = field(default_factory=dict[str, ApprovalAnswered])
     """Every approval that was answered, by its request."""
 
+    replies: dict[str, QuestionAnswered] = field(default_factory=dict[str, QuestionAnswered])
+    """Every question that was answered, by its request."""
+
     child_runs: dict[str, str] = field(default_factory=dict[str, str])
     """The child run of each delegation, by action."""
 
@@ -239,7 +262,7 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
         raise RecordRefused(f"run {run_id!r} has not started")
     if run.finished is not None:
         raise RecordRefused(f"run {run_id!r} has ended")
-    if run.rest is not None and not isinstance(record, AttemptStarted | ApprovalAnswered | ActionReconciled):
+    if run.rest is not None and not isinstance(record, _AT_REST):
         raise RecordRefused(f"run {run_id!r} is at rest")
     match record:
         case ConversationLoaded():
@@ -277,6 +300,13 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
             _action(run, record.action_id, "asking").request_id = record.request_id
         case ApprovalAnswered():
             _approval_answered(run, record)
+        case QuestionAsked():
+            action = _action(run, record.action_id, "authorized")
+            if not action.lacks_reply:
+                raise RecordRefused(f"action {record.action_id!r} has nothing to ask")
+            action.question_id, action.stage = record.request_id, "questioned"
+        case QuestionAnswered():
+            _question_answered(run, record)
         case ActionDenied():
             action = _action(run, record.action_id, "declined", "asking")
             if action.prepared is not None:
@@ -356,6 +386,9 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
         case _:
             assert_never(record)
 
+
+_AT_REST: Final = (AttemptStarted, ApprovalAnswered, QuestionAnswered, ActionReconciled)
+"""What can be said to a run that nobody drives."""
 
 _DENIED_CODES: Final = {
     "policy_denied": "action_denied",
@@ -458,7 +491,7 @@ def _action(run: RunState, action_id: str, *stages: Stage) -> ActionState:
 
 
 def _open(run: RunState, action_id: str) -> ActionState:
-    return _action(run, action_id, "proposed", "prepared", "asking", "authorized", "declined", "started")
+    return _action(run, action_id, "proposed", "prepared", "asking", "authorized", "questioned", "declined", "started")
 
 
 def _running(run: RunState, action_id: str, *also: Stage) -> ActionState:
@@ -565,6 +598,15 @@ def _approval_answered(run: RunState, record: ApprovalAnswered) -> None:
     action.stage = "authorized" if record.approved else "declined"
 
 
+def _question_answered(run: RunState, record: QuestionAnswered) -> None:
+    action = _action(run, record.action_id, "questioned")
+    if action.question_id != record.request_id:
+        raise RecordRefused(f"request {record.request_id!r} is not the question of this action")
+    action.reply = record
+    run.replies[record.request_id] = record
+    action.stage = "authorized"
+
+
 def _action_started(tree: TreeState, run: RunState, record: ActionStarted) -> None:
     if run.stop is not None:
         raise RecordRefused("the run was stopped before this action was entered")
@@ -572,6 +614,8 @@ def _action_started(tree: TreeState, run: RunState, record: ActionStarted) -> No
     prepared = action.prepared
     if prepared is None:
         raise RecordRefused(f"action {record.action_id!r} was never prepared")
+    if action.lacks_reply:
+        raise RecordRefused(f"nobody has answered the question of action {record.action_id!r}")
     if action.proposal.kind == "tool.call":
         _, exceeded = tool_calls_left(tree.counters, run.budget, prepared.tool)
         if exceeded is not None:

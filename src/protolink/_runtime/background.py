@@ -21,7 +21,13 @@ from protolink._runtime.perform.delegate import delegate
 from protolink._runtime.perform.judge import judge
 from protolink._runtime.perform.prepare import prepare
 from protolink._runtime.scopes import Interrupted
-from protolink.errors import ActionDeniedError, ConfigurationError, SubagentLimitError, ToolRejectedError
+from protolink.errors import (
+    ActionDeniedError,
+    ConfigurationError,
+    SubagentLimitError,
+    TaskExecutionError,
+    ToolRejectedError,
+)
 from protolink.tools.tool import Tool
 
 if TYPE_CHECKING:
@@ -38,7 +44,7 @@ async def spawn(driver: Driver, agent: str, prompt: str) -> Driver:
 
     It walks the road of every action: validated, judged, approved, recorded. Raises `ToolRejectedError` for
     a worker or task that cannot be, `ActionDeniedError`, `SubagentLimitError` beyond the depth, and
-    `ConfigurationError` for a run that is ending.
+    `TaskExecutionError` (`run_ended`) for a run that is ending.
     """
     if driver.journal.durable:
         raise ConfigurationError("a durable run starts no workers in the background; delegate and wait instead")
@@ -50,7 +56,7 @@ async def spawn(driver: Driver, agent: str, prompt: str) -> Driver:
             )
         )
     except RecordRefused as refused:
-        raise ConfigurationError(str(refused)) from None
+        raise TaskExecutionError(str(refused), code="run_ended") from None
     action = driver.run.background[action_id]
     await _authorize(driver, action)
     _raise_for_ending(action)
@@ -58,7 +64,7 @@ async def spawn(driver: Driver, agent: str, prompt: str) -> Driver:
     driver.background[action_id] = asyncio.create_task(_work(driver, action, started))
     child: Driver | None = await started
     if child is None:
-        raise ConfigurationError("the run ended before the worker could start")
+        raise TaskExecutionError("the run ended before the worker could start", code="run_ended")
     return child
 
 

@@ -33,7 +33,7 @@ from protolink._core.views.project import Identity
 from protolink._environment import Environment
 from protolink._json import JSONError, dumps, parse
 from protolink.durable.port import Lease, RecordLog, Row, RunInfo, RunStatus
-from protolink.errors import DurableExecutionError, LostRunError, StoreDamagedError
+from protolink.errors import DurableExecutionError, LostRunError, RunExistsError, StoreDamagedError
 
 __all__ = ["Journal"]
 
@@ -99,6 +99,11 @@ class Journal:
         """How many records the list has."""
         return self._number
 
+    @property
+    def failure(self) -> DurableExecutionError | None:
+        """Why records that were made are not stored; None where everything is."""
+        return self.broken if self._stored < self._number else None
+
     async def begin(self) -> None:
         """Store what was noted before the first attempt; without a log, and later on, nothing is to be done.
 
@@ -107,12 +112,27 @@ class Journal:
         if self._log is None or self.lease is not None:
             return
         try:
-            self.lease = await self._log.create(self.tree.root_id, self._info())
+            self.lease = await self._reserved(self._log)
         except DurableExecutionError as error:
             self.broken = error
             self._wake()
             raise
         await self._commit(self._log)
+
+    async def _reserved(self, log: RecordLog) -> Lease:
+        """The lease of a root that has no record yet: a new one, or one whose process died before its first."""
+        root_id, info = self.tree.root_id, self._info()
+        try:
+            return await log.create(root_id, info)
+        except RunExistsError:
+            known = await log.get(root_id)
+            if known is None or known.records or known.principal != info.principal:
+                raise
+            lease, rows = await log.acquire(root_id)
+            if rows:
+                await log.release(lease)
+                raise
+            return lease
 
     async def end(self) -> None:
         """Store what still waits, give the lease back and let the readers leave."""
@@ -161,6 +181,20 @@ class Journal:
         else:
             await self._commit(self._log)
 
+    async def append_together(self, records: Iterable[tuple[str, Record]]) -> None:
+        """Add records of several runs in one commit, so that a process that dies leaves all of them or none.
+
+        Raises what `append` does.
+        """
+        if self.broken is not None:
+            raise self.broken
+        for run_id, record in records:
+            self._untold.append(self._entry(run_id, record))
+        if self._log is None:
+            self._tell(len(self._untold))
+        else:
+            await self._commit(self._log)
+
     def note(self, run_id: str, record: Record) -> None:
         """Add a record that its author does not wait for."""
         if self.broken is not None:
@@ -193,6 +227,8 @@ class Journal:
             action.prepared_at = now
         elif type(record) is ModelReplied:
             entry.asked = asked
+            entry.usage = tree.counters.snapshot()
+        elif isinstance(record, _LAST):
             entry.usage = tree.counters.snapshot()
         return entry
 

@@ -72,7 +72,9 @@ class Keeper:
         """Keep what an attempt has left; returns when it is stored, or when it is clear that it cannot be."""
         run, session_id = driver.run, driver.context.session_id
         # A run that never had the conversation has nothing to add to it, and one that is paused goes on.
-        if self._storage is not None and run.finished is not None and run.earlier is not None:
+        # Neither has one whose end is not stored: whoever takes it up again will add it then.
+        has_ended = run.finished is not None and driver.journal.failure is None
+        if self._storage is not None and has_ended and run.earlier is not None:
             added = [render(message)[0] for message in run.history[run.earlier :]]
             append = self._storage.append_session
             await self._do(driver, self._reading_and_saying, "save the conversation", append, session_id, added)

@@ -13,6 +13,7 @@ from protolink.errors import (
     ModelFailedError,
     ProtolinkError,
     RunInterrupted,
+    SubagentLimitError,
     TaskExecutionError,
     ToolCorrectionLimitError,
     ToolFailedError,
@@ -29,6 +30,8 @@ __all__ = ["failure_of"]
 
 def failure_of(driver: Driver, views: Views) -> ProtolinkError | None:
     """Why the run gave no output, as the exception to raise; None for a completed run."""
+    if driver.journal.failure is not None:
+        return driver.journal.failure
     finished = driver.run.finished
     if finished is not None and finished.status == "completed":
         return None
@@ -45,6 +48,8 @@ def failure_of(driver: Driver, views: Views) -> ProtolinkError | None:
         return TaskExecutionError(f"the run was canceled: {reason or 'no reason given'}", task=task, code="canceled")
     ended = finished or rest
     error = (ended.error if ended is not None else None) or ErrorInfo(code="task_failed", message="the run failed")
+    if views.policy is not None:
+        error = ErrorInfo(code=error.code, message=views.policy.text(error.message), type=error.type)
     failure = _from(error, driver)
     if isinstance(failure, TaskExecutionError | UncertainExecutionError):
         failure.task = task
@@ -86,6 +91,8 @@ def _from(error: ErrorInfo, driver: Driver) -> ProtolinkError:
                 limit=driver.run.corrections_allowed,
                 last_error=last,
             )
+        case "subagent_limit":
+            return SubagentLimitError(message)
         case "infer_parse_error":
             return InferParseError(message)
         case "uncertain_execution":

@@ -10,11 +10,12 @@ from protolink._core.records import (
     ActionUncertain,
     ApprovalAnswered,
     AttemptStarted,
+    QuestionAnswered,
     RunPaused,
 )
 from protolink._core.state import ActionState, RunState, TreeState
 from protolink._environment import Environment
-from protolink._json import render
+from protolink._json import canonical, render, require_json
 from protolink._record import command
 from protolink._runtime.fingerprint import differences, fingerprint_of
 from protolink._runtime.journal import Journal
@@ -91,6 +92,7 @@ async def take_up(journal: Journal, configuration: Configuration, response: Resp
     tree = journal.tree
     root = tree.runs[tree.root_id]
     if root.finished is not None:
+        _was_given_before(tree, response)
         return False
     present = fingerprint_of(configuration)
     changed = differences(_stored_fingerprint(journal), present)
@@ -105,13 +107,11 @@ async def take_up(journal: Journal, configuration: Configuration, response: Resp
     if settled is None:
         return False
     owner, answer = settled
-    if answer is not None:
-        await journal.append(owner.run_id, answer)
     principal = current_principal()
     attempt = AttemptStarted(attempt=root.attempt + 1, principal=principal, fingerprint=present if changed else None)
-    for run in tuple(tree.runs.values()):
-        if run.finished is None:
-            await journal.append(run.run_id, attempt)
+    records = [(run.run_id, attempt) for run in tree.runs.values() if run.finished is None]
+    # In one commit: an answer without its attempt would leave a run that waits for what was said already.
+    await journal.append_together(records if answer is None else [(owner.run_id, answer), *records])
     return True
 
 
@@ -146,7 +146,10 @@ def uncertain_error(tree: TreeState, run: RunState, action_id: str, action: Acti
     )
 
 
-def _settle(tree: TreeState, root: RunState, response: Response) -> tuple[RunState, ApprovalAnswered | None] | None:
+_Answer = ApprovalAnswered | QuestionAnswered
+
+
+def _settle(tree: TreeState, root: RunState, response: Response) -> tuple[RunState, _Answer | None] | None:
     """The record of an answer and whose it is; None where nothing was said and the run waits for an answer."""
     waiting = root.rest if isinstance(root.rest, RunPaused) else None
     if waiting is None or waiting.kind == "yield":
@@ -155,45 +158,78 @@ def _settle(tree: TreeState, root: RunState, response: Response) -> tuple[RunSta
         if response.request_id is not None and _was_given_before(tree, response):
             return None
         raise DurableExecutionError("this run waits for no answer; resume it without one")
+    if not any(_waiting(tree)) and (response.is_silent or _was_given_before(tree, response)):
+        return root, None  # the process ended between the last answer and the attempt that it began
     if response.is_silent:
         return None
     if response.request_id is None:
         raise DurableExecutionError("an answer names its request: pass request_id=")
-    if response.answer is not UNSET:
-        raise DurableExecutionError("this request asks for an approval; answer it with approved=True or approved=False")
-    if not isinstance(response.approved, bool):
-        raise DurableExecutionError("a decision is approved=True or approved=False; anything else is none")
-    for run, action in _asking(tree):
-        if action.request_id != response.request_id:
+    for run, action in _waiting(tree):
+        if response.request_id != (action.question_id if action.stage == "questioned" else action.request_id):
             continue
         prepared = action.prepared
         if response.fingerprint is not None and prepared is not None and response.fingerprint != prepared.fingerprint:
-            raise DurableExecutionError("the fingerprint is not that of the action that waits for this approval")
-        return run, ApprovalAnswered(
-            action_id=action.proposal.action_id,
-            request_id=response.request_id,
-            approved=response.approved,
-            decided_by=current_principal(),
-        )
+            raise DurableExecutionError("the fingerprint is not that of the action that waits for this response")
+        return run, _said(action, response.request_id, response)
     if _was_given_before(tree, response):
         return None
     raise DurableExecutionError(f"this run waits for no request {response.request_id!r}")
 
 
-def _asking(tree: TreeState) -> Iterator[tuple[RunState, ActionState]]:
+def _said(action: ActionState, request_id: str, response: Response) -> _Answer:
+    """The record of a response to what an action waits for."""
+    action_id = action.proposal.action_id
+    if action.stage == "questioned":
+        return QuestionAnswered(
+            action_id=action_id,
+            request_id=request_id,
+            answer=_checked_answer(response),
+            answered_by=current_principal(),
+        )
+    return ApprovalAnswered(
+        action_id=action_id,
+        request_id=request_id,
+        approved=_checked_decision(response),
+        decided_by=current_principal(),
+    )
+
+
+def _checked_decision(response: Response) -> bool:
+    if response.answer is not UNSET:
+        raise DurableExecutionError("this request asks for an approval; answer it with approved=True or approved=False")
+    if not isinstance(response.approved, bool):
+        raise DurableExecutionError("a decision is approved=True or approved=False; anything else is none")
+    return response.approved
+
+
+def _checked_answer(response: Response) -> Any:
+    if response.approved is not None or response.answer is UNSET:
+        raise DurableExecutionError("this request is a question; answer it with answer=")
+    try:
+        return require_json(response.answer, "answer")
+    except TypeError as error:
+        raise DurableExecutionError(str(error)) from error
+
+
+def _waiting(tree: TreeState) -> Iterator[tuple[RunState, ActionState]]:
     for run in tree.runs.values():
         for action in run.actions.values():
-            if action.stage == "asking":
+            if action.stage in ("asking", "questioned"):
                 yield run, action
 
 
 def _was_given_before(tree: TreeState, response: Response) -> bool:
     """Whether exactly this answer is on record already. Raises for another answer to the same request."""
+    request_id = response.request_id or ""
     for run in tree.runs.values():
-        given = run.answers.get(response.request_id or "")
-        if given is None:
+        decided, replied = run.answers.get(request_id), run.replies.get(request_id)
+        if decided is not None:
+            is_same = decided.approved is _checked_decision(response)
+        elif replied is not None:
+            is_same = canonical(replied.answer) == canonical(_checked_answer(response))
+        else:
             continue
-        if given.approved is not response.approved:
+        if not is_same:
             raise DurableExecutionError("this request was answered before, and otherwise; the first answer stands")
         return True
     return False

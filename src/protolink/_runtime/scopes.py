@@ -38,7 +38,7 @@ class InnerCancellation(Exception):  # noqa: N818 - it stands in for asyncio's C
     """The awaited code was canceled by something of its own; nobody canceled the run."""
 
     def __init__(self) -> None:
-        super().__init__("the code was canceled by something that it started itself")
+        super().__init__("it was canceled by something that it started itself")
 
 
 PASSING: Final = (Interrupted, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)

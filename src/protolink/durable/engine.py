@@ -37,6 +37,7 @@ from protolink.durable.schema import (
 )
 from protolink.errors import (
     StoreBusyError,
+    StoreClosedError,
     StoreDamagedError,
     StoreError,
     StoreReadOnlyError,
@@ -177,7 +178,7 @@ class Operation(Generic[T]):
             raise RuntimeError("nobody can wait for an operation without a loop")
         try:
             await self.future
-        except asyncio.CancelledError:
+        except BaseException:  # canceled, or its loop was closed and its task thrown away
             with self._lock:
                 self._is_left = True
             for value in self._given:
@@ -219,7 +220,9 @@ class Engine:
         self._locks: RunLocks | None = None
         self._name = f"{visible(os.path.basename(path), limit=100)!r}"
         self._opening = threading.Lock()
-        self._started = False
+        self._gate = threading.Lock()
+        self._is_started = False
+        self._is_stopped = False
         self._ended: list[Callable[[], None]] = []
         self._writes: _Inbox = queue.SimpleQueue()
         self._reads: _Inbox = queue.SimpleQueue()
@@ -244,23 +247,22 @@ class Engine:
         """Have it done in the next transaction that is committed."""
         if self.read_only:
             operation.fail(StoreReadOnlyError(f"{operation.undone}: the store was opened read-only"))
-            return
-        self._start()
-        self._writes.put(operation)
+        else:
+            self._put(self._writes, operation)
 
     def read(self, operation: Operation[Any]) -> None:
         """Have it done in a transaction that only reads."""
-        self._start()
-        self._reads.put(operation)
+        self._put(self._reads, operation)
 
     def stop(self, ended: Callable[[], None]) -> int:
         """Finish what waits and close the file. Gives how many threads will call `ended` at their end."""
-        with self._opening:
-            if not self._started:
+        with self._gate:
+            self._is_stopped = True
+            if not self._is_started:
                 return 0
-        self._ended.append(ended)
-        self._writes.put(None)
-        self._reads.put(None)
+            self._ended.append(ended)
+            self._writes.put(None)
+            self._reads.put(None)
         return 2
 
     def forget(self) -> None:
@@ -268,14 +270,17 @@ class Engine:
         if self._side is not None:
             self._side.close()
 
-    def _start(self) -> None:
-        if self._started:
-            return
-        with self._opening:
-            if not self._started:
-                for serve, name in ((self._write, "protolink-log-writer"), (self._read, "protolink-log-reader")):
-                    threading.Thread(target=serve, name=name, daemon=True).start()
-                self._started = True
+    def _put(self, inbox: _Inbox, operation: Operation[Any]) -> None:
+        with self._gate:
+            if not self._is_stopped:
+                if not self._is_started:
+                    for serve, name in ((self._write, "protolink-log-writer"), (self._read, "protolink-log-reader")):
+                        threading.Thread(target=serve, name=name, daemon=True).start()
+                    self._is_started = True
+                inbox.put(operation)
+                return
+        # Behind the end mark nobody would ever look at it.
+        operation.fail(StoreClosedError(f"{operation.undone}: the store was closed"))
 
     def _write(self) -> None:
         while not self._stopping:

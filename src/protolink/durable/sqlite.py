@@ -64,7 +64,7 @@ class SQLiteRecordLog:
         self._closed = False
         self._engine: Engine | None = None
         self._finalizer: weakref.finalize[Any, SQLiteRecordLog] | None = None
-        self._held: weakref.WeakSet[HeldRun] = weakref.WeakSet()
+        self._held: set[HeldRun] = set()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "read-only" if self.read_only else "open"
@@ -103,7 +103,7 @@ class SQLiteRecordLog:
             return _taken(engine, run)
 
         held = await self._write(engine, undone, work, undo=HeldRun.drop)
-        self._held.add(held)
+        self._keep(held, undone)
         return Lease(root_id=root_id, fence=held.fence, attempt=1, handle=held)
 
     async def acquire(self, root_id: str) -> tuple[Lease, builtins.list[Row]]:
@@ -142,7 +142,7 @@ class SQLiteRecordLog:
             return read_records(connection, run, 0, engine.store_id)
 
         held, attempt = await self._write(engine, undone, take, undo=_drop_first)
-        self._held.add(held)
+        self._keep(held, undone)
         try:
             rows = await self._read(engine, undone, read)
         except BaseException:
@@ -286,7 +286,9 @@ class SQLiteRecordLog:
             engine, finalizer = self._engine, self._finalizer
         if engine is None or finalizer is None or finalizer.detach() is None:
             return
-        for held in builtins.list(self._held):
+        with self._lock:
+            driven = builtins.list(self._held)
+        for held in driven:
             self._give_back(engine, "", held)
         loop = asyncio.get_running_loop()
         done = asyncio.Event()
@@ -334,6 +336,14 @@ class SQLiteRecordLog:
         operation = Operation(undone, work, patience=self.busy_timeout, loop=asyncio.get_running_loop())
         engine.read(operation)
         return await operation.result()
+
+    def _keep(self, held: HeldRun, undone: str) -> None:
+        with self._lock:
+            if not self._closed:
+                self._held.add(held)
+                return
+        held.drop()
+        raise StoreClosedError(f"{undone}: the store was closed")
 
     def _give_back(self, engine: Engine, root_id: str, held: HeldRun) -> None:
         """Drop the lock now, and have the owner's name removed when the store comes to it.

@@ -7,12 +7,15 @@ from protolink._environment import use_environment
 from protolink.testing.actions import call, calls, delegate
 from protolink.testing.clock import ManualClock
 from protolink.testing.conformance import LLMConformance, PolicyConformance
+from protolink.testing.dying import DyingLog, LogDiedError
 from protolink.testing.model import RecordedRequest, ScriptedLLM, ScriptExhaustedError
 from protolink.testing.runs import CollectedRun, collect, run_events
 
 __all__ = [
     "CollectedRun",
+    "DyingLog",
     "LLMConformance",
+    "LogDiedError",
     "ManualClock",
     "PolicyConformance",
     "RecordedRequest",

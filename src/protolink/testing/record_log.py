@@ -578,6 +578,7 @@ class RecordLogConformance(ABC):
             writing = asyncio.ensure_future(write())
             while not writing.done():
                 rows = await log.read("root")
+                await asyncio.sleep(0)  # a log that never waits would keep the writer from its turn
                 _require(len(rows) % 3 == 0, f"part of an append was seen: {len(rows)} rows")
             await writing
 
@@ -638,7 +639,7 @@ class RecordLogConformance(ABC):
     async def test_a_summary_comes_back_as_it_was(self) -> None:
         """Nested, in other scripts, with any number."""
         async with self._log() as log:
-            summary = {"list": [{"a": None}, 2**60, 0.1, True], "ü": "\0🥛", "": {}}
+            summary: dict[str, Any] = {"list": [{"a": None}, 2**60, 0.1, True], "ü": "\0🥛", "": {}}
             await log.create("root", run_info("root", summary=summary))
             _require((await self._info(log, "root")).summary == summary, "it must come back")
 
@@ -846,6 +847,19 @@ class RecordLogConformance(ABC):
         await log.close()
         _, errors = await _outcomes(*tasks)
         _require(all(isinstance(error, DurableExecutionError) for error in errors), f"they were told {errors!r}")
+
+    async def test_a_close_at_any_moment_leaves_nobody_waiting(self) -> None:
+        """Nor a root driven by somebody who never came to know of it."""
+        for turns in range(10):
+            log = await self.make()
+            name = f"root-{turns}"
+            await log.release(await self._written(log, name, 1))
+            asked = asyncio.ensure_future(log.acquire(name))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await log.close()
+            _, errors = await _outcomes(asked)
+            _require(all(isinstance(error, StoreClosedError) for error in errors), f"it was told {errors!r}")
 
     async def test_closing_releases_every_lease(self) -> None:
         """Somebody else can take the runs up."""

@@ -3,6 +3,7 @@
 from protolink.errors import ToolCorrectionLimitError, ToolDefinitionError, ToolRejectedError
 from protolink.tools.execution import ToolExecution, current_execution, report_progress
 from protolink.tools.prepared import PreparedTool
+from protolink.tools.question import ask_user
 from protolink.tools.tool import BaseTool, Tool
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "ToolDefinitionError",
     "ToolExecution",
     "ToolRejectedError",
+    "ask_user",
     "current_execution",
     "report_progress",
 ]

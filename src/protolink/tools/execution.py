@@ -16,7 +16,7 @@ from protolink.policy.policies import PolicyDecision
 
 __all__ = ["Authorization", "Cancellation", "ToolExecution", "current_execution", "report_progress"]
 
-_OWN_EVENTS: Final = ("task.", "llm.", "action.", "approval.", "budget.")
+_OWN_EVENTS: Final = ("task.", "llm.", "action.", "approval.", "input.", "budget.")
 _EVENT_TYPE: Final = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
 
 

@@ -39,6 +39,8 @@ from protolink._core.records import (
     ModelFailed,
     ModelReplied,
     ProgressReported,
+    QuestionAnswered,
+    QuestionAsked,
     ReplyRefused,
     RunFailed,
     RunFinished,
@@ -157,6 +159,10 @@ def _from_record(entry: Entry, who: Identity) -> RunEvent:
             return _approval_asked(entry, record, who)
         case ApprovalAnswered():
             return _approval_answered(entry, record, who)
+        case QuestionAsked():
+            return _question_asked(entry, record, who)
+        case QuestionAnswered():
+            return _question_answered(entry, record, who)
         case ProgressReported():
             event = _action(entry, who, record.type, {})
             event.payload.update(
@@ -228,6 +234,7 @@ def _model_asked(entry: Entry, record: ModelAsked, who: Identity) -> RunEvent:
     event.span_id = f"{who.run_id}.turn{record.step}"
     event.parent_span_id = who.run_id
     event.payload["llm_event_type"] = "llm_call_started"
+    event.summary = f"asked {record.model or 'the model'}"
     event.payload["metadata"].update(
         provider=record.provider,
         model=record.model,
@@ -269,10 +276,16 @@ def _model_replied(entry: Entry, record: ModelReplied, who: Identity) -> RunEven
         },
         "cost": usage.cost,
     }
+    event.summary = f"{details.get('model') or 'the model'} replied"
+    _add_usage(entry, details)
+    return event
+
+
+def _add_usage(entry: Entry, details: Details) -> None:
+    """The counters of the whole tree at this moment."""
     if entry.usage is not None:
         names = ("steps", "llm_calls", "tool_calls", "input_tokens", "output_tokens", "cost")
         details["budget"] = dict(zip(names, entry.usage, strict=True))
-    return event
 
 
 def _action(
@@ -369,6 +382,34 @@ def _approval_answered(entry: Entry, record: ApprovalAnswered, who: Identity) ->
     return event
 
 
+def _question_asked(entry: Entry, record: QuestionAsked, who: Identity) -> RunEvent:
+    prepared = None if entry.action is None else entry.action.prepared
+    asked: Details = {} if prepared is None else prepared.arguments
+    request: Details = {
+        "request_id": record.request_id,
+        "action_id": record.action_id,
+        "run_id": who.run_id,
+        "question": asked.get("question"),
+        "choices": _own(asked.get("choices")),
+        "fingerprint": None if prepared is None else prepared.fingerprint,
+    }
+    event = _action(entry, who, "input.required", {"request": request}, severity="warning")
+    event.payload["request"] = _own(request)
+    return event
+
+
+def _question_answered(entry: Entry, record: QuestionAnswered, who: Identity) -> RunEvent:
+    prepared = None if entry.action is None else entry.action.prepared
+    answer: Details = {"request_id": record.request_id, "answered_by": record.answered_by}
+    if prepared is not None and prepared.public:
+        answer["answer"] = _own(record.answer)
+    else:
+        answer["answer_omitted"] = True
+    event = _action(entry, who, "input.answered", {"answer": answer})
+    event.payload["answer"] = _own(answer)
+    return event
+
+
 def _task_error(entry: Entry, error: ErrorInfo, who: Identity, *, recoverable: bool) -> RunEvent:
     event = _event(entry, "task.error", who)
     event.severity = "error"
@@ -393,4 +434,5 @@ def _status(entry: Entry, who: Identity, before: str, after: str, details: Detai
     event.summary = f"{who.agent_name} is {after}"
     event.payload.update(previous_state=before, new_state=after)
     event.payload["metadata"].update(details)
+    _add_usage(entry, event.payload["metadata"])
     return event

@@ -64,6 +64,10 @@ def task_snapshot(items: Iterable[Entry | Fragment], run_id: str) -> Task:
                 if record.happened:
                     completed = ActionCompleted(action_id=record.action_id, result=record.result)
                     task.artifacts.append(_result_receipt(entry, completed))
+                    if done < len(work) and isinstance(work[done], ToolRequest):
+                        content = {"call_id": work[done].call_id, "result": thaw(record.result), "error": None}
+                        task.messages.append(_said(entry, run_id, Part("tool_output", content)))
+                        done += 1
             case ActionRejected():
                 task.artifacts.append(_rejection_receipt(entry, record))
             case ActionUncertain():

@@ -1,4 +1,4 @@
-"""Asking people about exact actions, and recording what they say."""
+"""Asking people: about exact actions, and what a model wants to know. What they say is recorded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from protolink._core.machine import Ask, Deny
-from protolink._core.records import ActionDenied, ActionJudged, ApprovalAnswered, RunPaused
+from protolink._core.records import ActionDenied, ActionJudged, ApprovalAnswered, QuestionAsked, RunPaused
 from protolink._core.state import ActionState, RecordRefused
 from protolink._environment import iso
 from protolink._runtime.perform.calls import call
@@ -49,11 +49,16 @@ def approval_request(driver: Driver, action: ActionState) -> ApprovalRequest:
 
 
 async def ask(driver: Driver, command: Ask) -> None:
-    """Get a decision for each waiting action; they wait side by side."""
+    """Get a decision for each waiting action, and an answer to each question; they wait side by side."""
     handler = driver.approval_handler
-    actions = [driver.run.action(action_id) for action_id in command.action_ids]
-    if handler is None and driver.journal.durable:
-        await driver.append(_paused(driver, actions))
+    waiting = [driver.run.action(action_id) for action_id in command.action_ids]
+    actions = [action for action in waiting if action.stage == "asking"]
+    if driver.journal.durable and (handler is None or not actions):
+        await _pause(driver, waiting)
+        return
+    if not actions:
+        message = f"{waiting[0].proposal.name} asks a person, and a run that is not durable has no way to wait for one"
+        await driver.fail("input_required", message)
         return
     if handler is None:
         first = actions[0].proposal
@@ -69,20 +74,55 @@ async def ask(driver: Driver, command: Ask) -> None:
             raise outcome
 
 
-def _paused(driver: Driver, actions: list[ActionState]) -> RunPaused:
-    """The pause in which somebody can decide, in this process or another."""
-    waiting: list[dict[str, Any]] = []
-    for action in actions:
-        request = approval_request(driver, action)
-        interruption = RunInterruption(
-            run_id=driver.run_id,
-            request_id=request.request_id,
-            kind="approval",
-            request=request.to_dict(),
-            fingerprint=request.fingerprint,
-        )
-        waiting.append(interruption.to_dict())
-    return RunPaused(kind="approval", interruptions=tuple(waiting), seconds=driver.elapsed_seconds)
+async def _pause(driver: Driver, waiting: list[ActionState]) -> None:
+    """Ask what was not asked yet, and pause, so that somebody can say something, in this process or another."""
+    asked: list[QuestionAsked] = []
+    interruptions: list[dict[str, Any]] = []
+    for action in waiting:
+        if action.stage == "asking":
+            interruptions.append(_approval(driver, action).to_dict())
+            continue
+        request_id = action.question_id
+        if request_id is None:
+            request_id = driver.environment.new_id()
+            asked.append(QuestionAsked(action_id=action.proposal.action_id, request_id=request_id))
+        interruptions.append(_question(driver, action, request_id).to_dict())
+    is_approval = any(action.stage == "asking" for action in waiting)
+    paused = RunPaused(
+        kind="approval" if is_approval else "input",
+        interruptions=tuple(interruptions),
+        seconds=driver.elapsed_seconds,
+    )
+    await driver.append(*asked, paused)
+
+
+def _approval(driver: Driver, action: ActionState) -> RunInterruption:
+    request = approval_request(driver, action)
+    return RunInterruption(
+        run_id=driver.run_id,
+        request_id=request.request_id,
+        kind="approval",
+        request=request.to_dict(),
+        fingerprint=request.fingerprint,
+    )
+
+
+def _question(driver: Driver, action: ActionState, request_id: str) -> RunInterruption:
+    prepared = action.prepared
+    if prepared is None:
+        raise TypeError("only a prepared question is asked")
+    return RunInterruption(
+        run_id=driver.run_id,
+        request_id=request_id,
+        kind="input",
+        request={
+            "question": prepared.arguments["question"],
+            "choices": prepared.arguments.get("choices"),
+            "agent_name": driver.configuration.agent_name,
+            "action_id": prepared.action_id,
+        },
+        fingerprint=prepared.fingerprint,
+    )
 
 
 async def _ask_one(driver: Driver, handler: ApprovalHandler, action: ActionState) -> None:

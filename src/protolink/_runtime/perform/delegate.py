@@ -26,6 +26,7 @@ from protolink._core.records import (
 from protolink._core.state import ActionState, call_key
 from protolink._json import canonical, render
 from protolink._runtime.request import prompt_request, tool_request
+from protolink._runtime.scopes import Interrupted
 from protolink.action import action_fingerprint
 from protolink.tools.schema import Arguments, ArgumentsError
 from protolink.tools.tool import BaseTool
@@ -182,6 +183,8 @@ async def delegate(driver: Driver, action: ActionState, started: asyncio.Future[
     else:
         await driver.places.acquire()
     try:
+        if driver.ending:
+            raise Interrupted(unsettled=False)  # the run has ended meanwhile; nobody would stop this child
         await driver.append(ActionStarted(action_id=action_id))
         child = start_child(driver, action)
         if started is not None:

@@ -33,6 +33,7 @@ from protolink.errors import ToolRejectedError, UncertainExecutionError
 from protolink.policy.approvals import ApprovalDecision
 from protolink.tools.execution import Authorization, ToolExecution
 from protolink.tools.prepared import PreparedTool
+from protolink.tools.question import QuestionTool
 from protolink.tools.tool import BaseTool, Tool
 
 if TYPE_CHECKING:
@@ -130,7 +131,8 @@ def _failed(driver: Driver, tool: BaseTool, action_id: str, error: BaseException
     if not observed:
         driver.keep_cause(error)
     cause: BaseException = error.__cause__ if isinstance(error, InnerCancellation) and error.__cause__ else error
-    message = f"tool {tool.name!r} failed: {describe_error(error)}"
+    what = str(error) if isinstance(error, InnerCancellation) else describe_error(error)
+    message = f"tool {tool.name!r} failed: {what}"
     info = ErrorInfo(code="tool_failed", message=message, type=type(cause).__name__)
     return ActionFailed(action_id=action_id, error=info, observed=observed, seconds=seconds)
 
@@ -177,6 +179,9 @@ class _Call:
         try:
             if isinstance(tool, PreparedTool):
                 return await driver.scope.call(enter(tool.execute, execution), tool.timeout_seconds)
+            if isinstance(tool, QuestionTool):
+                reply = self._action.reply
+                return None if reply is None else reply.answer
             if not isinstance(tool, Tool):
                 raise TypeError(f"tool {tool.name!r} has no code of its own to run")
             if not tool.is_async and driver.configuration.runs_in_thread(tool):

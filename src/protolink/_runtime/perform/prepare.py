@@ -24,6 +24,7 @@ from protolink._text import describe_error
 from protolink.action import RunAction, action_fingerprint
 from protolink.errors import ToolRejectedError
 from protolink.tools.prepared import PreparedTool
+from protolink.tools.question import QuestionTool
 from protolink.tools.schema import ArgumentsError
 from protolink.tools.tool import BaseTool, Tool
 
@@ -195,6 +196,7 @@ def _operation(
         repeatable=tool.repeatable,
         public=direct or driver.configuration.expose_tool_results,
         hooked=not direct and bool(driver.configuration.after_tool),
+        question=isinstance(tool, QuestionTool),
     )
 
 
