@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from protolink.interruption import RunInterruption
     from protolink.limits import SubagentLimits
     from protolink.llms.create import create_llm
+    from protolink.manager import RunManager, UncertainAction
     from protolink.message import Artifact, Message, Part
     from protolink.policy.approvals import ApprovalDecision, ApprovalHandler, ApprovalRequest
     from protolink.policy.policies import CapabilityPolicy, Policy, PolicyDecision, PolicyEffect
@@ -87,6 +88,7 @@ _HOMES = {
     "interruption": ("RunInterruption",),
     "limits": ("SubagentLimits",),
     "llms.create": ("create_llm",),
+    "manager": ("RunManager", "UncertainAction"),
     "message": ("Artifact", "Message", "Part"),
     "policy.approvals": ("ApprovalDecision", "ApprovalHandler", "ApprovalRequest"),
     "policy.policies": ("CapabilityPolicy", "Policy", "PolicyDecision", "PolicyEffect"),
@@ -135,6 +137,7 @@ __all__ = [
     "RunHandoff",
     "RunInterrupted",
     "RunInterruption",
+    "RunManager",
     "RunReport",
     "RunResult",
     "SQLiteDurableStore",
@@ -152,6 +155,7 @@ __all__ = [
     "ToolFailedError",
     "ToolObservation",
     "ToolRejectedError",
+    "UncertainAction",
     "UncertainExecutionError",
     "collect_tool_evidence",
     "create_llm",

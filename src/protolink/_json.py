@@ -65,6 +65,8 @@ _MAX_FOREIGN_ITEMS = 1_000_000
 # What a list or an object counts at least, so that a flood of empty ones is cut in a second, not in ten.
 _CONTAINER = 16
 _HUGE = 10**MAX_INT_DIGITS
+_SMALL = 10**15
+_SHORT = 4096
 
 # The real class of a value; isinstance() would also believe the value's own `__class__`.
 _class_of: Callable[[object], type[Any]] = type
@@ -302,13 +304,18 @@ def _copy(value: Any, room: int, left: list[int]) -> JSON:
     if kind is str:
         if not value.isascii():
             value.encode()  # raises for half of a character
-        left[0] -= len(value)
+        left[0] -= _written_size(value)
         if left[0] < 0:
             # A text that is too large by itself is cut where it stands, which takes the careful walk.
-            raise _NotPlainError if len(value) > MAX_RENDERED_BYTES else _TooLargeError
+            raise _NotPlainError if _written_size(value) > MAX_RENDERED_BYTES else _TooLargeError
         return cast(str, value)
     if kind is int:
+        if -_SMALL < value < _SMALL:
+            return cast(int, value)
         if -_HUGE < value < _HUGE:
+            left[0] -= value.bit_length() // 3
+            if left[0] < 0:
+                raise _TooLargeError
             return cast(int, value)
         raise _NotPlainError
     if value is None or kind is bool:
@@ -442,18 +449,20 @@ class _Rendering:
         if kind is int and not -_HUGE < value < _HUGE:
             self.changed = True
             return f"<int of {value.bit_length()} bits>"
+        if kind is int:
+            self._spend(value.bit_length() // 3)
         if kind is float and not math.isfinite(value):
             self.changed = True
             return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
         return cast("bool | int | float | None", value)
 
     def _text(self, text: str) -> JSON:
-        if len(text) > MAX_RENDERED_BYTES:
+        if len(text) > MAX_RENDERED_BYTES or _written_size(encodable(text)) > MAX_RENDERED_BYTES:
             self.changed = True
             self._spend(_PREVIEW_CHARACTERS)
             return _truncated(text, len(text))
         clean = encodable(text)
-        self._spend(len(clean))
+        self._spend(_written_size(clean))
         if clean != text:
             self.changed = True
         return clean
@@ -462,6 +471,13 @@ class _Rendering:
         self.left -= size
         if self.left < 0:
             raise _TooLargeError
+
+
+def _written_size(text: str) -> int:
+    """About how many bytes a text takes as JSON; exact where an escape could make a difference that counts."""
+    if len(text) < _SHORT:
+        return len(text)
+    return len(json.encoder.encode_basestring(text).encode())
 
 
 def _truncated(value: object, size: int) -> JSON:
@@ -627,7 +643,7 @@ class _Requirement:
     def _spend(self, size: int, path: tuple[str | int, ...]) -> None:
         self._left -= size
         if self._left < 0:
-            self._refuse(path, f"more than {MAX_RENDERED_BYTES} bytes in all")
+            self._refuse(path, f"too much: at most {MAX_RENDERED_BYTES} bytes are stored in all")
 
     def _refuse(self, path: tuple[str | int, ...], found: str) -> NoReturn:
         steps = [f"[{step if isinstance(step, int) else ascii(step[:60])}]" for step in path]

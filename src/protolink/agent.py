@@ -16,8 +16,9 @@ from protolink._callables import is_async
 from protolink._core.records import CancelRequested, RunStarted
 from protolink._core.views.snapshot import task_snapshot
 from protolink._environment import current_environment
-from protolink._json import canonical
+from protolink._json import canonical, is_mapping
 from protolink._runtime.background import BACKGROUND_TOOL_NAMES, background_tools
+from protolink._runtime.calling_off import call_off
 from protolink._runtime.configuration import Configuration, LLMFactory
 from protolink._runtime.driver import Driver
 from protolink._runtime.fingerprint import fingerprint_of
@@ -122,7 +123,8 @@ class Agent:
     execution_version
         The application's own name for the meaning of its tools; part of the configuration's identity.
     verbosity
-        What is logged under the logger `protolink`: 0 nothing, 1 failed runs as warnings, 2 the end of every run.
+        What is logged under the logger `protolink`: up to 1 only what goes wrong around the runs (a store that
+        fails, say), from 2 on the end of every run as well.
     """
 
     def __init__(
@@ -412,14 +414,14 @@ class Agent:
 
     def _finished(self, driver: Driver) -> None:
         self._live.pop(driver.run_id, None)
-        if self.verbosity < 1:
+        if self.verbosity < 2:
             return
         finished, rest = driver.run.finished, driver.run.rest
         status = finished.status if finished is not None else "at rest" if rest is not None else "left"
         error = finished.error if finished is not None else None
         if error is not None:
             _logger.warning("run %s of %s failed: %s", driver.run_id, visible(self.name), visible(error.message))
-        elif self.verbosity > 1:
+        else:
             _logger.info("run %s of %s is %s", driver.run_id, visible(self.name), status)
 
     async def _to_the_end(self, handle: RunHandle) -> Any:
@@ -574,6 +576,31 @@ class Agent:
             await journal.end()
         return task_snapshot(journal.entries, run_id)
 
+    async def cancel_stored(self, run_id: str, reason: str = "canceled by the application") -> Task:
+        """End a stored run that nobody drives as canceled, with everything that it had open, and give its task.
+
+        It executes nothing. An operation that had been entered stays uncertain. A run that has ended stays as
+        it is. Raises `UnknownRunError`, and `RunBusyError` for a run that is driven: cancel it where it runs.
+        """
+        if self._log is None:
+            raise ConfigurationError(f"agent {self.name!r} stores no runs; pass durability=")
+        environment = current_environment()
+        journal = await open_run(self._log, run_id, environment)
+        try:
+            ended = await call_off(journal, reason)
+        except BaseException:
+            await journal.end()
+            raise
+        if not ended:
+            await journal.end()
+            return task_snapshot(journal.entries, run_id)
+        run = journal.tree.runs[run_id]
+        driver = Driver(self.configuration(), RunContext.from_dict(run.started.context), journal, environment)
+        driver.run = run
+        driver.launch()  # nothing is left to drive: it gives the run back and keeps what it has left
+        await driver.wait()
+        return task_snapshot(journal.entries, run_id)
+
     async def _await_owned(self, handle: RunHandle) -> RunResult:
         """Await a run that belongs to the caller: canceling the caller cancels the run."""
         try:
@@ -698,7 +725,7 @@ class Agent:
             "sync_execution": self._sync_execution,
             "max_sync_workers": self._max_sync_workers,
             "expose_tool_results": self._expose_tool_results,
-            "policies": [policy.to_dict() for policy in self._policies if isinstance(policy, CapabilityPolicy)],
+            "policies": [_policy_as_data(policy) for policy in self._policies],
             "state": list(self._state),
             "execution_version": self.execution_version,
             "verbosity": self.verbosity,
@@ -728,11 +755,9 @@ class Agent:
             "state": read.texts("state"),
             "execution_version": read.text("execution_version", "1"),
             "verbosity": read.integer("verbosity", 1),
-            "policy": [
-                CapabilityPolicy(rule["rules"], default_effect=rule["default_effect"], name=rule["name"])
-                for rule in read.items("policies")
-            ],
         }
+        if "policy" not in overrides:
+            settings["policy"] = [_policy_from(entry) for entry in read.items("policies")]
         if "llm" not in overrides and "llm_factory" not in overrides:
             if data.get("llm_factory") is not None:
                 raise ConfigurationError("this configuration has a model factory; pass it again with llm_factory=")
@@ -813,6 +838,25 @@ def _policies(policy: Policy | Iterable[Policy] | None) -> tuple[Policy, ...]:
         if not isinstance(item, Policy):
             raise ConfigurationError(f"a policy is a Policy, not {type(item).__name__}")
     return listed
+
+
+def _policy_as_data(policy: Policy) -> dict[str, Any]:
+    """Rules as they are; anything else only as a name, for its code has to be passed again."""
+    if isinstance(policy, CapabilityPolicy):
+        return policy.to_dict()
+    return {"name": policy.name, "reconnect_required": True}
+
+
+def _policy_from(entry: object) -> Policy:
+    read = Reader(entry, "a policy")
+    if read.boolean("reconnect_required", False):
+        raise ConfigurationError(
+            f"this configuration has the policy {read.text('name', '')!r}, which is code; pass all of them with policy="
+        )
+    rules: Any = read.any("rules")
+    if not is_mapping(rules):
+        raise ConfigurationError("a policy's rules are a dictionary of effects by capability")
+    return CapabilityPolicy(rules, default_effect=read.text("default_effect"), name=read.text("name"))
 
 
 def _hooks(hooks: AgentHooks | Iterable[AgentHooks] | None) -> tuple[AgentHooks, ...]:

@@ -117,7 +117,7 @@ _OTHER_LIMITS: Final = ("max_runtime_seconds", "max_cost")
 def _check_limit(name: str, value: object, *, whole: bool) -> None:
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
         raise ValueError(f"{name} must be {'a whole number' if whole else 'a number'}, not {type(value).__name__}")
-    if not math.isfinite(value) or value < 0:
+    if (isinstance(value, float) and not math.isfinite(value)) or value < 0:
         raise ValueError(f"{name} must be finite and not negative")
 
 

@@ -75,8 +75,8 @@ Stage = Literal[
     "completed",
     "ended",
 ]
-"""`questioned` means that a person has yet to answer, `completed` that hooks have yet to see the result, `uncertain` that somebody has to say what became of it;
-every other ending is `ended` at once."""
+"""`questioned` means that a person has yet to answer, `completed` that hooks have yet to see the result, `uncertain`
+that somebody has to say what became of it; every other ending is `ended` at once."""
 
 _UNSET: Final = object()
 

@@ -18,6 +18,7 @@ import stat
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -223,6 +224,7 @@ class Engine:
         self._gate = threading.Lock()
         self._is_started = False
         self._is_stopped = False
+        self._is_suspect = False
         self._ended: list[Callable[[], None]] = []
         self._writes: _Inbox = queue.SimpleQueue()
         self._reads: _Inbox = queue.SimpleQueue()
@@ -319,11 +321,14 @@ class Engine:
         if side is None:
             return
         try:
-            told = self._together(writer.open, batch)
-            self._checkpoint_if_due()
+            tell = self._together(writer.open, batch)
         finally:
+            # Before anybody is told: who hears of it may stop this process, and nobody should wait for that.
             side.give_back()
-        if not told:
+        for each in tell:
+            each()
+        self._checkpoint_if_due()
+        if not tell:
             for operation in batch:
                 self._commit([operation])
 
@@ -360,10 +365,10 @@ class Engine:
                 delay = min(delay * 2, _LAST_DELAY)
         return None
 
-    def _together(self, connection: sqlite3.Connection, batch: list[Operation[Any]]) -> bool:
-        """Commit a batch and tell its callers. False if nobody was told, for each has to be tried by itself."""
+    def _together(self, connection: sqlite3.Connection, batch: list[Operation[Any]]) -> list[Callable[[], None]]:
+        """Commit a batch. Gives how its callers are told, or nothing if each has to be tried by itself."""
         done: list[tuple[Operation[Any], Any]] = []
-        refused: list[tuple[Operation[Any], Exception]] = []
+        tell: list[Callable[[], None]] = []
         several = len(batch) > 1
         try:
             for operation in batch:
@@ -378,7 +383,8 @@ class Engine:
                     if not several or not connection.in_transaction:
                         raise
                     connection.execute("ROLLBACK TO operation")
-                    refused.append((operation, error))
+                    self._is_suspect = self._is_suspect or _is_suspect(error)
+                    tell.append(partial(operation.fail, error))
                 if several:
                     connection.execute("RELEASE operation")
             connection.execute("COMMIT")
@@ -387,16 +393,12 @@ class Engine:
                 operation.undo(value)
             self._roll_back(connection)
             self._drop_writer_after(error)
-            if not several:
-                batch[0].fail(error)
-            return not several
+            return [] if several else [partial(batch[0].fail, error)]
+        if self._is_suspect:
+            self._drop_writer()
         self._unchecked_bytes += _COMMIT_BYTES + sum(operation.size for operation, _ in done)
-        for operation, value in done:
-            operation.succeed(value)
-        for operation, refusal in refused:
-            self._drop_writer_after(refusal)
-            operation.fail(refusal)
-        return True
+        tell += [partial(operation.succeed, value) for operation, value in done]
+        return tell or [_nobody_is_told]
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
         try:
@@ -412,6 +414,7 @@ class Engine:
 
     def _drop_writer(self) -> None:
         writer, self._writer = self._writer, None
+        self._is_suspect = False
         if writer is not None:
             with suppress(sqlite3.Error):
                 writer.open.close()
@@ -432,13 +435,19 @@ class Engine:
             side.give_back()
 
     def _checkpoint_if_due(self) -> None:
-        if self._unchecked_bytes < _CHECKPOINT_BYTES or self._writer is None:
+        if self._unchecked_bytes < _CHECKPOINT_BYTES or self._writer is None or self._side is None:
             return
-        self._unchecked_bytes = 0
         try:
-            self._writer.open.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        except sqlite3.Error as error:
-            # Nothing is lost: what was committed stays in the write-ahead log, and the next one tries again.
+            if not self._side.take():
+                return  # somebody writes: after the next commit, then
+            try:
+                self._writer.open.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+                self._unchecked_bytes = 0
+            finally:
+                self._side.give_back()
+        except (sqlite3.Error, StoreError, OSError) as error:
+            # Nothing is lost: what was committed stays in the write-ahead log, and a later one tries again.
+            self._unchecked_bytes = 0
             _logger.warning("the durable store %s made no checkpoint: %s", self._name, error)
             self._drop_writer_after(error)
 
@@ -487,20 +496,34 @@ class Engine:
             if self.read_only:
                 self._reader = self._open_read_only(patience)
             else:
-                # It makes the file and its tables, if there are none yet.
-                self._open_writer(patience)
-                connection = self._connect("ro", patience)
-                with _closed_on_error(connection):
-                    configure_reader(connection)
-                    self._reader = _Connection(connection, self.path)
+                self._reader = self._open_current() or self._open_made(patience)
         return self._reader
+
+    def _open_current(self) -> _Connection | None:
+        """A connection to a file that is as it should be; no lock of a writer, dead or stopped, is in its way."""
+        if _identity(self.path) is None:
+            return None
+        try:
+            self._check_file()
+            connection = self._connect("ro", 0.0)
+            with _closed_on_error(connection):
+                if recognise(connection) < VERSION:
+                    connection.close()
+                    return None
+                return self._checked(connection)
+        except (sqlite3.Error, StoreError, OSError):
+            return None  # the other way says what is wrong with it, or mends it
+
+    def _open_made(self, patience: float) -> _Connection:
+        """A connection to a file that the writer has made or brought up to date."""
+        self._open_writer(patience)
+        connection = self._connect("ro", patience)
+        with _closed_on_error(connection):
+            return self._checked(connection)
 
     def _open(self, patience: float) -> _Connection:
         """Make the file or bring it up to date, while nobody else opens or writes it."""
-        owners = {os.geteuid()}
-        with suppress(FileNotFoundError):
-            owners.add(os.stat(self.path).st_uid)
-        side = FileLock(f"{self.path}.open.lock", frozenset(owners))
+        side = FileLock(f"{self.path}.open.lock", self._owners())
         try:
             if not _wait_for(side, patience):
                 raise StoreBusyError(f"somebody else opened or wrote the store for {patience:g} s; it was not opened")
@@ -513,7 +536,7 @@ class Engine:
                 migrate(connection, version)
                 configure_writer(connection)
                 check_tables(connection)
-                self._know(connection, frozenset(owners))
+                self._know(connection)
                 # From here on the writer waits by itself, so that it can see what else comes meanwhile.
                 connection.execute("PRAGMA busy_timeout = 0")
                 opened = _Connection(connection, self.path)
@@ -525,6 +548,13 @@ class Engine:
             self._side.close()
         self._side = side
         return opened
+
+    def _owners(self) -> frozenset[int]:
+        """Whose the files beside the store may be."""
+        owners = {os.geteuid()}
+        with suppress(FileNotFoundError):
+            owners.add(os.stat(self.path).st_uid)
+        return frozenset(owners)
 
     def _make_file(self) -> None:
         with suppress(FileExistsError):
@@ -558,10 +588,13 @@ class Engine:
             uri=True,
         )
 
-    def _know(self, connection: sqlite3.Connection, owners: frozenset[int]) -> None:
+    def _know(self, connection: sqlite3.Connection) -> None:
         global _told_of_old_sqlite
-        self.store_id = read_store_id(connection)
-        self._locks = RunLocks(f"{self.path}.lock", owners, self.store_id)
+        store_id = read_store_id(connection)
+        if store_id == self.store_id:
+            return
+        self.store_id = store_id
+        self._locks = RunLocks(f"{self.path}.lock", self._owners(), store_id)
         warn_of_copy(connection, self._name)
         if sqlite3.sqlite_version_info < _SAFE_SQLITE and not _told_of_old_sqlite:
             _told_of_old_sqlite = True
@@ -595,10 +628,13 @@ class Engine:
                 raise StoreVersionError(
                     f"{self._name} has version {version}; open it once for writing, which takes it to {VERSION}"
                 )
-            configure_reader(connection)
-            check_tables(connection)
-            self._know(connection, frozenset({os.geteuid()}))
-            return _Connection(connection, self.path)
+            return self._checked(connection)
+
+    def _checked(self, connection: sqlite3.Connection) -> _Connection:
+        configure_reader(connection)
+        check_tables(connection)
+        self._know(connection)
+        return _Connection(connection, self.path)
 
 
 _told_of_old_sqlite = False
@@ -645,6 +681,10 @@ def _after_fork() -> None:
         engine.forget()
         _inherited.append(engine)
     _registry.clear()
+
+
+def _nobody_is_told() -> None:
+    """For a batch whose callers have all left."""
 
 
 def _wait_for(side: FileLock, patience: float) -> bool:

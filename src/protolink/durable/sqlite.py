@@ -31,13 +31,22 @@ from protolink.durable.rows import (
     shown,
 )
 from protolink.durable.runs import StoredRun, insert_run, latest_runs, run_by_id, run_by_root, update_run
-from protolink.errors import LostRunError, RunBusyError, RunExistsError, StoreClosedError, UnknownRunError
+from protolink.errors import (
+    LostRunError,
+    RunBusyError,
+    RunExistsError,
+    StoreBusyError,
+    StoreClosedError,
+    UnknownRunError,
+)
 
 __all__ = ["SQLiteRecordLog"]
 
 T = TypeVar("T")
 
 _FOREVER: Final = 86_400.0
+_LOSER_SECONDS: Final = 0.5
+"""How long a store that is locked is waited for to learn who drives a root that is driven anyway."""
 
 _logger: Final = logging.getLogger("protolink")
 
@@ -120,6 +129,10 @@ class SQLiteRecordLog:
         engine = self._attached(undone)
         owner, since = self._owner_name(), current_environment().now()
 
+        def look(connection: sqlite3.Connection) -> tuple[StoredRun, bool]:
+            run = _known(run_by_root(connection, root_id, engine.store_id), root_id)
+            return run, _is_driven(engine, run)
+
         def take(connection: sqlite3.Connection) -> tuple[HeldRun, int]:
             store_id = engine.store_id
             run = _known(run_by_root(connection, root_id, store_id), root_id)
@@ -141,7 +154,16 @@ class SQLiteRecordLog:
                 raise LostRunError(f"{undone}: somebody else took it over")
             return read_records(connection, run, 0, engine.store_id)
 
-        held, attempt = await self._write(engine, undone, take, undo=_drop_first)
+        known, is_driven = await self._read(engine, undone, look)
+        try:
+            # Only the transaction knows who has a driven root now, rather than who had it before; but a
+            # loser does not wait long for that.
+            patience = min(self.busy_timeout, _LOSER_SECONDS) if is_driven else self.busy_timeout
+            held, attempt = await self._write(engine, undone, take, undo=_drop_first, patience=patience)
+        except StoreBusyError:
+            if is_driven:
+                raise _busy(root_id, known.owner, known.owner_since) from None
+            raise
         self._keep(held, undone)
         try:
             rows = await self._read(engine, undone, read)
@@ -325,9 +347,15 @@ class SQLiteRecordLog:
         *,
         prepare: Callable[[], int] | None = None,
         undo: Callable[[T], object] | None = None,
+        patience: float | None = None,
     ) -> T:
         operation = Operation(
-            undone, work, patience=self.busy_timeout, prepare=prepare, undo=undo, loop=asyncio.get_running_loop()
+            undone,
+            work,
+            patience=self.busy_timeout if patience is None else patience,
+            prepare=prepare,
+            undo=undo,
+            loop=asyncio.get_running_loop(),
         )
         engine.write(operation)
         return await operation.result()

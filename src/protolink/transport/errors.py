@@ -6,13 +6,14 @@
     ├── TransportStartError         fix the address or free it: nothing is being served
     ├── PeerUnavailableError        try later: nobody answers at that address
     └── PeerRefusedError            fix the request: the peer looked at it and did nothing
+        └── PeerNotFoundError       fix the name: there is no such operation or task, or it is somebody else's
 """
 
 from __future__ import annotations
 
 from protolink.errors import ProtolinkError
 
-__all__ = ["PeerRefusedError", "PeerUnavailableError", "TransportError", "TransportStartError"]
+__all__ = ["PeerNotFoundError", "PeerRefusedError", "PeerUnavailableError", "TransportError", "TransportStartError"]
 
 
 class TransportError(ProtolinkError):
@@ -36,3 +37,7 @@ class PeerUnavailableError(TransportError):
 
 class PeerRefusedError(TransportError):
     """The peer looked at the request and refused it."""
+
+
+class PeerNotFoundError(PeerRefusedError):
+    """The peer has no such operation or task. What belongs to somebody else is answered the same."""

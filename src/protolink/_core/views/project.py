@@ -51,6 +51,7 @@ from protolink._core.records import (
 from protolink._environment import iso
 from protolink._json import thaw
 from protolink._record import command
+from protolink._text import visible
 from protolink.events import RunEvent
 
 __all__ = ["Identity", "project"]
@@ -80,6 +81,7 @@ def project(item: Entry | Fragment, who: Mapping[str, Identity], viewpoint: str)
         return None
     else:
         event = _from_record(item, who[item.run_id])
+        event.summary = visible(event.summary, limit=500)
     if item.run_id != viewpoint:
         event.metadata["source_sequence"] = item.source_sequence
         event.metadata["source_final"] = event.final

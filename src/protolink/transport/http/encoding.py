@@ -67,7 +67,9 @@ def ndjson_message(frame: Frame) -> bytes:
 
 def _line(value: JSON) -> str:
     text = dumps(value)
-    return text if text.isascii() and "\x7f" not in text else _FRAGILE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return (
+        text if text.isascii() and "\x7f" not in text else _FRAGILE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    )
 
 
 def read_frame(line: bytes, *, max_bytes: int) -> Frame:

@@ -1,0 +1,69 @@
+"""Reading a request's body: bounded before it is parsed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+from starlette.requests import Request
+
+from protolink._json import JSON, JSONError, parse
+from protolink.transport.http.limits import HTTPLimits
+from protolink.transport.http.problems import Problem
+
+__all__ = ["read_json"]
+
+_DRAIN_SECONDS: Final = 0.5
+_DRAIN_FACTOR: Final = 8
+
+
+async def read_json(request: Request, limits: HTTPLimits) -> JSON:
+    """The body as JSON. Raises a `Problem` for one that is none, is too large, or takes too long to arrive."""
+    media, _, parameters = request.headers.get("content-type", "").partition(";")
+    charset = parameters.strip().lower().replace('"', "")
+    if media.strip().lower() != "application/json" or charset not in ("", "charset=utf-8"):
+        raise Problem(415, "the body has to be application/json", close=True)
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise Problem(415, "the body has to be sent as it is, without a content encoding", close=True)
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            body = await _read(request, limits.max_body_bytes)
+    except TimeoutError:
+        raise Problem(408, "the body took too long to arrive", close=True) from None
+    try:
+        return parse(body.decode(), max_bytes=limits.max_body_bytes, max_depth=limits.max_json_depth)
+    except JSONError as error:
+        raise Problem(400, f"the body is not the JSON that is expected: {error}") from None
+    except UnicodeDecodeError:
+        raise Problem(400, "the body is no UTF-8") from None
+
+
+async def _read(request: Request, limit: int) -> bytes:
+    too_large = Problem(413, f"the body has more than {limit} bytes", close=True)
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or len(length) > 18 or int(length) > limit:
+        if "expect" not in request.headers:
+            await _drain(request.stream(), _DRAIN_FACTOR * limit)
+        raise too_large
+    body = bytearray()
+    chunks = request.stream()
+    async for chunk in chunks:
+        body += chunk
+        if len(body) > limit:
+            await _drain(chunks, _DRAIN_FACTOR * limit)
+            raise too_large
+    return bytes(body)
+
+
+async def _drain(chunks: AsyncIterator[bytes], limit: int) -> None:
+    """Read on for a moment: a connection that is closed over unread bytes is reset, and takes the answer along."""
+    size = 0
+    try:
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            async for chunk in chunks:
+                size += len(chunk)
+                if size > limit:
+                    return
+    except TimeoutError:
+        return

@@ -1,0 +1,119 @@
+"""What the processes run. Each function is one program; what it returns is its last word."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import protolink.typed  # noqa: F401 - loaded once by the host, not by every child
+from protolink import Agent
+from protolink.durable import RecordLog
+from protolink.durable.sqlite import SQLiteRecordLog
+from protolink.errors import ProtolinkError
+from protolink.testing import DyingLog
+from tests.reliability.host import Line
+from tests.reliability.teams import KINDS, ROOT, FileWorld, Operator
+
+STORE = "runs.sqlite"
+
+
+class TalkingWorld(FileWorld):
+    """A world that tells the test where the process is and waits until it may go on."""
+
+    def __init__(self, folder: Path, line: Line, points: list[str]) -> None:
+        super().__init__(folder)
+        self._line = line
+        self._points = frozenset(points)
+
+    def act(self, value: int = 0) -> int:
+        """Have the effect, between `entered` and `acted`."""
+        self._reach("entered")
+        result = super().act(value)
+        self._reach("acted")
+        return result
+
+    def asked(self) -> None:
+        """A model call, at `asked`."""
+        super().asked()
+        self._reach("asked")
+
+    def _reach(self, point: str) -> None:
+        if point in self._points:
+            self._line.ask(point)
+
+
+def _agent(line: Line, folder: str, kind: str, points: list[str], log: RecordLog | None = None) -> Agent:
+    place = Path(folder)
+    return KINDS[kind].build(log or SQLiteRecordLog(place / STORE), TalkingWorld(place, line, points))
+
+
+async def start(line: Line, *, folder: str, kind: str, points: list[str]) -> Any:
+    """Start the run and await what it comes to."""
+    return await _told(KINDS[kind].start(_agent(line, folder, kind, points)))
+
+
+async def resume(line: Line, *, folder: str, kind: str, points: list[str], **response: Any) -> Any:
+    """Take the run up once."""
+    return await _told(_agent(line, folder, kind, points).resume_task(ROOT, **response))
+
+
+async def _told(work: Any) -> Any:
+    """How it ended, as JSON, and how long that took."""
+    began = time.monotonic()
+    try:
+        task = await work
+    except ProtolinkError as error:
+        told = {"error": type(error).__name__, "message": str(error)}
+        for name in ("owner", "since", "root_run_id", "run_id", "action_id", "tool_name", "arguments"):
+            told[name] = getattr(error, name, None)
+        return {**told, "seconds": time.monotonic() - began}
+    return {"state": task.state.value, "output": task.get_output(), "seconds": time.monotonic() - began}
+
+
+async def attend(
+    line: Line,
+    *,
+    folder: str,
+    kind: str,
+    points: list[str] | None = None,
+    dies_at: int | None = None,
+    applied: bool = True,
+    timer: float | None = None,
+    largest_file: int | None = None,
+) -> Any:
+    """Take the run to its end as an operator would, unless something kills the process first."""
+    log: RecordLog = SQLiteRecordLog(Path(folder) / STORE)
+    writes = None
+    if dies_at is not None:
+        log = writes = DyingLog(log, dies_at=dies_at, applied=applied, die=lambda: os.kill(os.getpid(), signal.SIGKILL))
+    if largest_file is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+    operator = Operator(KINDS[kind], FileWorld(Path(folder)))
+    agent = _agent(line, folder, kind, points or [], log)
+    if timer is not None:
+        # Nobody handles SIGALRM, so the kernel ends the process there and then, as it does for SIGKILL.
+        signal.setitimer(signal.ITIMER_REAL, timer)
+    outcome = await operator.attend(agent)
+    return {
+        "state": outcome.task.state.value,
+        "output": outcome.answer,
+        "settled": outcome.uncertain,
+        "writes": None if writes is None else writes.writes,
+    }
+
+
+async def hold(line: Line, *, folder: str) -> Any:
+    """Hold the write lock of the store until told otherwise, as another program might."""
+    import sqlite3
+
+    connection = sqlite3.connect(Path(folder) / STORE, isolation_level=None)
+    connection.execute("BEGIN EXCLUSIVE")
+    line.ask("held")
+    connection.execute("ROLLBACK")
+    connection.close()
+    await asyncio.sleep(0)
