@@ -66,6 +66,8 @@ from protolink.transport.port import Transport
 
 if TYPE_CHECKING:
     from protolink.durable.store import DurableStore
+    from protolink.transport.http.auth import Authenticator
+    from protolink.transport.http.client import Credential
 
 __all__ = ["Agent"]
 
@@ -109,8 +111,12 @@ class Agent:
     subagents, subagent_limits
         Agents that this one owns and may delegate to, and how many of them may work, how deep.
     transport, registry, registry_url
-        How others reach the agent once it is started (`"runtime"` with `url="runtime://name"`, or a transport),
-        and where it registers then: a `Registry`, or the name of a transport with the registry's address.
+        How others reach the agent once it is started (`"http"` or `"runtime"` with an address such as
+        `url="runtime://name"`, or a transport), and where it registers then: a `Registry`, or the name of a
+        transport with the registry's address.
+    authenticator, credentials
+        With `transport="http"`: who may ask, and the tokens for outgoing calls by origin. A transport that you
+        have made has its own.
     state, storage
         `["conversation"]` keeps the messages of each session for its next run, in the given `Storage` or else
         in memory.
@@ -155,6 +161,8 @@ class Agent:
         durability: DurableStore | RecordLog | str | PathLike[str] | None = None,
         yield_after_steps: int | None = None,
         execution_version: str = "1",
+        authenticator: Authenticator | None = None,
+        credentials: Mapping[str, Credential] | None = None,
         verbosity: int = 1,
     ) -> None:
         self.card = _card(card, name, description, url)
@@ -187,9 +195,9 @@ class Agent:
         self._frozen: Configuration | None = None
         self._workers: Workers | None = None
         self._keeper = keeper_of(self.name, storage, _CONVERSATION in self._state, run_store)
-        own_transport = transport_of(self.card, transport)
-        directory = create_directory(registry, registry_url)
-        self._presence = Presence(self.public_card, self.run_task, own_transport, directory)
+        own_transport = transport_of(self.card, transport, authenticator=authenticator, credentials=credentials)
+        directory = create_directory(registry, registry_url, credentials=credentials)
+        self._presence = Presence(self.public_card, self._submit, own_transport, directory)
         self._live: dict[str, Driver] = {}
         self._subagents = _Roster(self, subagents or ())
         self._subagent_limits = subagent_limits or SubagentLimits()
@@ -488,11 +496,13 @@ class Agent:
 
         The submitted task stays as it is. Canceling the awaiting task cancels the run.
         """
+        submitted = await self._submit(task)
+        return submitted if isinstance(submitted, Task) else (await self._await_owned(submitted)).task
+
+    async def _submit(self, task: Task) -> RunHandle | Task:
+        """The run of a task, or its stored state where it was submitted before."""
         stored = await self._stored_task(task)
-        if stored is not None:
-            return stored
-        handle = self.start_run(task)
-        return (await self._await_owned(handle)).task
+        return self.start_run(task) if stored is None else stored
 
     async def _stored_task(self, task: Task) -> Task | None:
         """The stored state of a task that was submitted before: submitting it again starts nothing."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
+from protolink._json import JSON
 from protolink.card import AgentCard
 from protolink.context import RunBudget, RunContext
 from protolink.discovery.port import Directory
 from protolink.errors import ConfigurationError
+from protolink.events import RunEvent
 from protolink.task import Task
 from protolink.transport.create import create_transport
 from protolink.transport.errors import PeerUnavailableError, TransportError
-from protolink.transport.port import Transport
+from protolink.transport.port import NetworkTransport, Transport
 
 __all__ = ["AgentClient", "AgentPeer"]
 
@@ -34,9 +38,46 @@ class AgentClient:
         """
         reply = await self._transport.call(url, "task", task.to_dict())
         try:
-            return Task.from_dict(reply)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+            return _task(reply)
         except ValueError as error:
             raise TransportError(f"the reply of {url!r} is no task: {error}", delivered=True) from error
+
+    async def stream_task(self, url: str, task: Task) -> AsyncGenerator[RunEvent | Task]:
+        """Have the agent at `url` run a task; gives its events as they come, and last the final task.
+
+        Where the transport or the peer does not stream, the task comes alone, with its receipts. The events are
+        the peer's words: nothing of them enters a run of this process. Closing the generator cancels the peer's
+        run. Raises as `send_task` does.
+        """
+        if not isinstance(self._transport, NetworkTransport):
+            yield await self.send_task(url, task)
+            return
+        async with aclosing(self._transport.stream(url, "task", task.to_dict())) as frames:
+            async for frame in frames:
+                try:
+                    given = _event(frame.data) if frame.kind == "event" else _task(frame.data)
+                except ValueError as error:
+                    raise TransportError(f"the stream of {url!r} is not a task's: {error}", delivered=True) from error
+                yield given
+
+    async def cancel_task(self, url: str, task_id: str, reason: str = "canceled by whoever asked for it") -> Task:
+        """Cancel a task that this client's principal has sent, and give the final task.
+
+        Raises `PeerNotFoundError` where the peer is not at work on such a task of theirs.
+        """
+        reply = await self._transport.call(url, "cancel", {"task_id": task_id, "reason": reason})
+        try:
+            return _task(reply)
+        except ValueError as error:
+            raise TransportError(f"the reply of {url!r} is no task: {error}", delivered=True) from error
+
+    async def card(self, url: str) -> AgentCard:
+        """How the agent at `url` describes itself."""
+        reply = await self._transport.call(url, "card", None)
+        try:
+            return AgentCard.from_dict(reply)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        except ValueError as error:
+            raise TransportError(f"the reply of {url!r} is no card: {error}") from error
 
     def peer(self, target: str | AgentCard, *, directory: Directory | None = None) -> AgentPeer:
         """One agent, by its address, its card, or its name in a registry."""
@@ -77,6 +118,12 @@ class AgentPeer:
         """Have the peer run a task and give the final task."""
         return await self._client.send_task(await self.url(), task)
 
+    async def stream_task(self, task: Task) -> AsyncGenerator[RunEvent | Task]:
+        """Have the peer run a task; gives its events where it streams, and last the final task."""
+        async with aclosing(self._client.stream_task(await self.url(), task)) as given:
+            async for item in given:
+                yield item
+
     async def invoke(
         self,
         prompt: str,
@@ -96,3 +143,11 @@ class AgentPeer:
     def __repr__(self) -> str:
         target = self._target
         return f"<AgentPeer {target.name if isinstance(target, AgentCard) else target}>"
+
+
+def _task(data: JSON) -> Task:
+    return Task.from_dict(data)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def _event(data: JSON) -> RunEvent:
+    return RunEvent.from_dict(data)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -34,7 +34,9 @@ class RunBudget:
 
     Turns, calls and input tokens are reserved before they are spent, so work in parallel cannot overshoot
     them. Output tokens and cost are known only afterwards: no turn starts once they are used up, and the
-    turns that are under way then may pass them. Zero permits nothing. Raises `ValueError` for a negative, non-finite or mistyped limit.
+    turns that are under way then may pass them. Zero permits nothing.
+
+    Raises `ValueError` for a negative, non-finite or mistyped limit.
     """
 
     max_steps: int | None = None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from protolink.report import RunReport
     from protolink.task import Task
 
-__all__ = ["RunManager", "UncertainAction"]
+__all__ = ["ENDED", "RunManager", "UncertainAction"]
 
 ENDED: Final = ("completed", "failed", "canceled")
 _STATUSES: Final[tuple[str, ...]] = get_args(RunStatus)
@@ -153,17 +153,20 @@ class RunManager:
             await journal.end()
         return task_snapshot(journal.entries, run_id)
 
-    async def list_uncertain(self) -> builtins.list[UncertainAction]:
-        """Every operation over all stores that waits for somebody to say what became of it.
+    async def list_uncertain(self, run_id: str | None = None) -> builtins.list[UncertainAction]:
+        """Every operation over all stores, or of one root, that waits for somebody to say what became of it.
 
         Those of runs whose process has died are among them, although nobody has taken the run up since. A
         damaged run is logged and left out.
         """
+        if run_id is not None:
+            listed = [await self._found(run_id)]
+        else:
+            listed = [*await self._infos(status="uncertain"), *await self._infos(status="running")]
         found: builtins.list[UncertainAction] = []
-        for status in ("uncertain", "running"):
-            for log, info in await self._infos(status=status):
-                if info.owner is None:
-                    found += [action async for action in self._uncertain(log, info)]
+        for log, info in listed:
+            if info.status in ("uncertain", "running") and info.owner is None:
+                found += [action async for action in self._uncertain(log, info)]
         return found
 
     async def prune(

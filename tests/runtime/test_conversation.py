@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from protolink import Agent, CapabilityPolicy, RunBudget, Tool
+from protolink.llms import MockLLM
 from protolink.testing import call
 from tests.support import ListeningLLM, observe, turns
 
@@ -176,8 +177,10 @@ async def test_concurrent_runs_of_one_session_do_not_interleave() -> None:
         await turns(3)
         return number
 
-    llm = ListeningLLM(*[call("slow", number=number) for number in range(2)], "a", "b")
-    agent = Agent(name="a", tools=[slow], llm=llm, state=["conversation"])
+    def answer(history: Any, _prompt: str) -> Any:
+        return "done" if history.messages[-1]["role"] == "tool" else call("slow", number=1)
+
+    agent = Agent(name="a", tools=[slow], llm=MockLLM(response_callback=answer), state=["conversation"])
 
     await asyncio.gather(agent.invoke("left", session_id="s"), agent.invoke("right", session_id="s"))
     agent.llm = later = ListeningLLM()

@@ -188,6 +188,9 @@ class RunState:
     """Why no attempt is at work, although the run has not ended."""
 
     finished: RunFinished | None = None
+    seen: int = 0
+    """Events of this run so far; counted by whoever keeps the list."""
+
     attempt: int = 1
     slice_used: int = 0
     """Model turns of this attempt."""

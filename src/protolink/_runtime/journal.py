@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import fields
+from typing import Any, get_args
 
 from protolink._core.codec import CodecError, decode, encode
 from protolink._core.entries import Entry, Fragment, is_public
@@ -43,6 +44,11 @@ FRAGMENTS_BEHIND = 256
 MAX_STORED_DEPTH = 250
 """Nesting of a stored record: what a result may have, and what the record adds around it."""
 
+MAX_LISTED_CHARACTERS = 131_072
+"""What is kept beside the list of what a run waits for; an eighth of it for each."""
+
+MAX_LISTED_DEPTH = 50
+
 _MAY_WAIT = (ActionPrepared, ActionJudged, ActionCompleted, Yielded)
 """Nothing outside the list depends on these before the next record, so they share its commit."""
 
@@ -51,7 +57,6 @@ class Journal:
     """The list of one tree of runs. It belongs to one event loop."""
 
     __slots__ = (
-        "_counts",
         "_environment",
         "_flush",
         "_lock",
@@ -84,7 +89,6 @@ class Journal:
         self._number = 0
         self._stored = 0
         self._sequence = 0
-        self._counts: dict[str, int] = {}
         self._untold: list[Entry | Fragment] = []
         self._flush: asyncio.Task[None] | None = None
         self._waiters: list[asyncio.Future[None]] = []
@@ -168,14 +172,11 @@ class Journal:
         """
         if self.broken is not None:
             raise self.broken
-        try:
-            for record in records:
-                self._untold.append(self._entry(run_id, record))
-        finally:
-            if self._log is None:
-                self._tell(len(self._untold))
         if self._log is None:
+            self._keep_in_memory(run_id, records)
             return
+        for record in records:
+            self._untold.append(self._entry(run_id, record))
         if all(isinstance(record, _MAY_WAIT) for record in records):
             self._flush_soon()
         else:
@@ -197,13 +198,23 @@ class Journal:
 
     def note(self, run_id: str, record: Record) -> None:
         """Add a record that its author does not wait for."""
-        if self.broken is not None:
-            return
-        self._untold.append(self._entry(run_id, record))
         if self._log is None:
-            self._tell(len(self._untold))
-        elif self.lease is not None:
-            self._flush_soon()
+            self._keep_in_memory(run_id, (record,))
+        elif self.broken is None:
+            self._untold.append(self._entry(run_id, record))
+            if self.lease is not None:
+                self._flush_soon()
+
+    def _keep_in_memory(self, run_id: str, records: Iterable[Record]) -> None:
+        """Without a log a record is kept, and told, as soon as the state accepts it."""
+        try:
+            for record in records:
+                self.entries.append(self._entry(run_id, record))
+                if type(record) in _LAST and run_id == self.tree.root_id:
+                    self.closed = True
+        finally:
+            if self._waiters:
+                self._wake()
 
     def _entry(self, run_id: str, record: Record) -> Entry:
         tree = self.tree
@@ -216,19 +227,18 @@ class Journal:
             if isinstance(record, RunStarted):
                 self.identities[run_id] = _identity(run_id, record)
         public = is_public(record)
-        count = self._counts.get(run_id, 0)
         if public:
             self._sequence += 1
-            self._counts[run_id] = count = count + 1
+            run.seen += 1
         self._number += 1
         now = self._environment.now()
-        entry = Entry(self._number, run_id, now, record, self._sequence, count, public, run.steps, action)
+        entry = Entry(self._number, run_id, now, record, self._sequence, run.seen, public, run.steps, action)
         if type(record) is ActionPrepared and action is not None:
             action.prepared_at = now
         elif type(record) is ModelReplied:
             entry.asked = asked
             entry.usage = tree.counters.snapshot()
-        elif isinstance(record, _LAST):
+        elif type(record) in _LAST:
             entry.usage = tree.counters.snapshot()
         return entry
 
@@ -239,7 +249,7 @@ class Journal:
             count += 1
         for item in untold[:count]:
             self.entries.append(item)
-            if isinstance(item, Entry) and item.run_id == self.tree.root_id and isinstance(item.record, _LAST):
+            if isinstance(item, Entry) and item.run_id == self.tree.root_id and type(item.record) in _LAST:
                 self.closed = True
         del untold[:count]
         self._wake()
@@ -298,8 +308,8 @@ class Journal:
         """What the run waits for, kept beside the list so that lists of runs need not be folded."""
         root = self.tree.runs[self.tree.root_id]
         if isinstance(root.rest, RunPaused):
-            return {"interruptions": list(root.rest.interruptions)}
-        uncertain = [
+            return {"interruptions": _listed(root.rest.interruptions, "request")}
+        uncertain: list[dict[str, Any]] = [
             {
                 "run_id": run.run_id,
                 "action_id": action_id,
@@ -309,7 +319,7 @@ class Journal:
             for run in self.tree.runs.values()
             for action_id, action in run.uncertain.items()
         ]
-        return {"uncertain": uncertain} if uncertain else {}
+        return {"uncertain": _listed(uncertain, "arguments")} if uncertain else {}
 
     def restore(self, rows: Iterable[Row]) -> None:
         """Fold a stored list. Raises `StoreDamagedError` for a row that cannot follow or cannot be read."""
@@ -341,9 +351,7 @@ class Journal:
         if run.asked is None or run.stop is not None:
             return
         self._sequence += 1
-        fragment = Fragment(
-            run_id, self._environment.now(), text, self._number, self._sequence, self._counts[run_id], run.steps
-        )
+        fragment = Fragment(run_id, self._environment.now(), text, self._number, self._sequence, run.seen, run.steps)
         if self._untold:
             self._untold.append(fragment)
         else:
@@ -394,16 +402,47 @@ class Journal:
             await waiter
 
 
-_LAST = (RunFinished, RunPaused, AttemptEnded)
+_LAST = frozenset({RunFinished, RunPaused, AttemptEnded})
 """What ends an attempt of the root, and so its stream."""
 
 _ANY_SIZE = 1 << 31
 
 
+_KINDS: tuple[type[Any], ...] = get_args(Record)
+_ABOUT_ACTIONS: frozenset[type[Any]] = frozenset(
+    kind for kind in _KINDS if any(item.name == "action_id" for item in fields(kind))
+)
+
+
+def _listed(items: Iterable[Mapping[str, Any]], large: str) -> list[dict[str, Any]]:
+    """Items for a list of runs. A field that is too large for one is None there, and `omitted` names it.
+
+    The list itself has it; what is only for people to look at must not keep a run from pausing.
+    """
+    room = MAX_LISTED_CHARACTERS
+    listed: list[dict[str, Any]] = []
+    for item in items:
+        text = dumps(item[large])
+        if len(text) > min(room, MAX_LISTED_CHARACTERS // 8) or _is_deep(text):
+            listed.append({**item, large: None, "omitted": [large]})
+        else:
+            room -= len(text)
+            listed.append(dict(item))
+    return listed
+
+
+def _is_deep(text: str) -> bool:
+    try:
+        parse(text, max_depth=MAX_LISTED_DEPTH)
+    except JSONError:
+        return True
+    return False
+
+
 def _action_of(run: RunState | None, record: Record) -> ActionState | None:
-    action_id = getattr(record, "action_id", None)
-    if run is None or action_id is None:
+    if run is None or type(record) not in _ABOUT_ACTIONS:
         return None
+    action_id: str = record.action_id  # type: ignore[union-attr]
     return run.actions.get(action_id) or run.background.get(action_id)
 
 

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 refused (the reason is on stderr), 2 not understood.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -26,12 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         perform(options, sys.stdout)
+        sys.stdout.flush()
     except Refused as refused:
         sys.stderr.write(f"protolink: {refused}\n")
         return REFUSED
     except BrokenPipeError:
         # Whoever read along has left. What was asked is done, and the interpreter must not complain at its exit.
-        sys.stdout = None  # type: ignore[assignment]
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -19,13 +19,15 @@ from protolink.durable.port import Row
 __all__ = ["Moment", "history"]
 
 _VALUE: Final = 60
-_LINE: Final = 300
+_LINE: Final = 120
 
 _TELLING: Final[Mapping[str, tuple[str, ...]]] = {
     "RunStarted": ("agent_name", "work", "principal", "slice_steps"),
     "ActionPrepared": ("action_id", "tool", "arguments", "capabilities"),
     "AttemptStarted": ("attempt", "principal"),
     "ConversationLoaded": (),
+    "ModelAsked": ("step", "provider", "model"),
+    "ModelReplied": ("text",),
     "RunPaused": ("kind",),
     "Yielded": (),
 }

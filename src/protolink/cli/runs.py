@@ -15,7 +15,7 @@ from protolink._environment import iso
 from protolink._json import dumps
 from protolink._text import describe_error, visible, visible_lines
 from protolink.agent import Agent
-from protolink.cli.history import history
+from protolink.cli.history import Moment, history
 from protolink.cli.tables import write_table
 from protolink.durable.port import RunInfo
 from protolink.durable.sqlite import SQLiteRecordLog
@@ -33,14 +33,14 @@ class Refused(Exception):  # noqa: N818 - it is an answer, not a fault
 def perform(options: argparse.Namespace, out: TextIO) -> None:
     """Do one command. Raises `Refused`."""
     try:
+        if not os.path.exists(options.store):
+            raise ConfigurationError(f"there is no store {options.store!r}")
         asyncio.run(_performed(options, out))
     except (ProtolinkError, ValueError) as error:
         raise Refused(visible(str(error))) from error
 
 
 async def _performed(options: argparse.Namespace, out: TextIO) -> None:
-    if not os.path.exists(options.store):
-        raise ConfigurationError(f"there is no store {options.store!r}")
     log = SQLiteRecordLog(options.store, read_only=options.command in _READING or getattr(options, "dry_run", False))
     try:
         await _COMMANDS[options.command](options, log, out)
@@ -63,7 +63,7 @@ async def _prune(options: argparse.Namespace, log: SQLiteRecordLog, out: TextIO)
     )
     _write_runs(options, [run.info for run in runs], out)
     if not options.json:
-        out.write(f"{len(runs)} {'would be' if options.dry_run else 'were'} deleted\n")
+        out.write(f"{'would be deleted' if options.dry_run else 'deleted'}: {len(runs)}\n")
 
 
 def _write_runs(options: argparse.Namespace, infos: list[RunInfo], out: TextIO) -> None:
@@ -116,8 +116,10 @@ def _waits(info: RunInfo) -> list[str]:
             lines.append(f"approval {request_id}: {action.get('name')} {dumps(action.get('payload'))}")
         else:
             lines.append("another slice")
-    for item in _items(info, "uncertain"):
-        lines.append(f"reconcile {item.get('action_id')}: {item.get('name')} {dumps(item.get('arguments'))}")
+    lines += [
+        f"reconcile {item.get('action_id')}: {item.get('name')} {dumps(item.get('arguments'))}"
+        for item in _items(info, "uncertain")
+    ]
     return [visible(line, limit=500) for line in lines]
 
 
@@ -127,11 +129,9 @@ def _items(info: RunInfo, key: str) -> list[dict[str, Any]]:
 
 
 async def _show(options: argparse.Namespace, log: SQLiteRecordLog, out: TextIO) -> None:
-    manager = RunManager(stores=[log])
-    report = await manager.inspect(options.run)  # an unknown run is refused here
     moments = list(history(options.run, await log.read(options.run)))
+    uncertain = await RunManager(stores=[log]).list_uncertain(options.run)
     info = await log.get(options.run)
-    uncertain = [action for action in await manager.list_uncertain() if action.root_run_id == options.run]
     if info is None:
         raise ConfigurationError(f"run {options.run!r} was deleted meanwhile")
     if options.json:
@@ -150,16 +150,18 @@ async def _show(options: argparse.Namespace, log: SQLiteRecordLog, out: TextIO) 
             moment.at[11:23],
             visible(str(names.get(moment.run_id, "")), limit=40),
             moment.kind,
-            moment.facts,
-            f"→ {moment.decision}" if moment.decision else "",
+            _brief(moment, moment.facts),
+            f"→ {_brief(moment, moment.decision)}" if moment.decision else "",
         )
         for moment in moments
     ]
     write_table(out, ("#", "AT", "AGENT", "RECORD", "FACTS", "DECISION"), rows)
-    error = None if report.final_task is None else report.final_task.metadata.get("error")
-    if error is not None:
-        out.write(f"\nerror: {visible(str(error.get('message')))}\n")
     _write_waiting(info, uncertain, out)
+
+
+def _brief(moment: Moment, text: str) -> str:
+    """An action's id without the id of its run, which every line would repeat."""
+    return text.replace(f"{moment.run_id}.", "run.")
 
 
 def _write_waiting(info: RunInfo, uncertain: list[UncertainAction], out: TextIO) -> None:

@@ -4,26 +4,60 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final
+from typing import Any, Final, Protocol
 
 from protolink._environment import Environment, current_environment
 from protolink._json import JSON
 from protolink._runtime.lifecycle import Lifecycle, starting
+from protolink._runtime.principal import acting_as, current_principal
 from protolink._text import describe_error, visible
+from protolink._values import Reader
 from protolink.card import AgentCard
 from protolink.discovery.port import Directory
 from protolink.errors import ConfigurationError, ProtolinkError
+from protolink.events import RunEvent
 from protolink.task import Task
 from protolink.tools.tool import BaseTool
 from protolink.transport.create import create_transport
-from protolink.transport.port import Transport
+from protolink.transport.errors import PeerNotFoundError
+from protolink.transport.port import Frame, Handler, NetworkTransport, StreamHandler, Transport
 
-__all__ = ["Presence", "described", "registered", "transport_of"]
+__all__ = ["Presence", "answer_on", "described", "registered", "transport_of"]
 
 _BEATS_PER_LIFE: Final = 3
 _logger: Final = logging.getLogger("protolink")
+
+
+class Work(Protocol):
+    """A run that somebody else asked for."""
+
+    @property
+    def task(self) -> Task:
+        """The task as it stands."""
+        ...
+
+    def events(self) -> AsyncIterator[RunEvent]:
+        """What can be seen of it, until it ends."""
+        ...
+
+    async def result(self) -> Ended:
+        """Await its end."""
+        ...
+
+    async def cancel(self, reason: str) -> None:
+        """End it, and await that it has ended."""
+        ...
+
+
+class Ended(Protocol):
+    """How a run ended."""
+
+    @property
+    def task(self) -> Task:
+        """The task with its outputs and receipts."""
+        ...
 
 
 class Presence:
@@ -32,17 +66,18 @@ class Presence:
     def __init__(
         self,
         describe: Callable[[], AgentCard],
-        run_task: Callable[[Task], Awaitable[Task]],
+        submit: Callable[[Task], Awaitable[Work | Task]],
         transport: Transport | None,
         directory: Directory | None,
     ) -> None:
         self._describe = describe
-        self._run_task = run_task
+        self._submit = submit
+        self._working: list[tuple[str, str, Work]] = []
         self.transport = transport
         self.directory = directory
         self._lifecycle = Lifecycle(self._enter)
         if transport is not None:
-            transport.serve(self._answer)
+            answer_on(transport, self._answer, self._stream)
 
     async def start(self) -> None:
         """Serve and register; ready when it returns. Raises `TransportStartError`."""
@@ -64,9 +99,60 @@ class Presence:
                 await stack.enter_async_context(registered(self.directory, card))
 
     async def _answer(self, operation: str, payload: JSON) -> JSON:
+        match operation:
+            case "task":
+                async with self._begun(payload) as work:
+                    return (work if isinstance(work, Task) else (await work.result()).task).to_dict()
+            case "cancel":
+                return (await self._cancel(Reader(payload, "a cancellation"))).to_dict()
+            case "card":
+                return self._describe().to_dict()
+            case _:
+                raise PeerNotFoundError(f"an agent has no operation {operation!r}")
+
+    async def _stream(self, operation: str, payload: JSON) -> AsyncGenerator[Frame]:
         if operation != "task":
-            raise ValueError(f"an agent has no operation {operation!r}")
-        return (await self._run_task(_task(payload))).to_dict()
+            raise PeerNotFoundError(f"an agent has no stream {operation!r}")
+        async with self._begun(payload) as work:
+            if not isinstance(work, Task):
+                async for event in work.events():
+                    yield Frame("event", event.to_dict(), event.sequence)
+                work = (await work.result()).task
+            yield Frame("task", work.to_dict())
+
+    @asynccontextmanager
+    async def _begun(self, payload: JSON) -> AsyncGenerator[Work | Task]:
+        """Work for whoever asks, who can cancel it meanwhile. It ends with the block."""
+        work = await self._submit(_task(payload))
+        if isinstance(work, Task):
+            yield work
+            return
+        entry = (current_principal(), work.task.id, work)
+        self._working.append(entry)
+        try:
+            yield work
+        except BaseException:
+            await work.cancel("whoever asked for it has gone")
+            raise
+        finally:
+            self._working.remove(entry)
+
+    async def _cancel(self, asked: Reader) -> Task:
+        # Found by whom it belongs to: somebody else's work is not there.
+        mine = (current_principal(), asked.text("task_id"))
+        for principal, task_id, work in tuple(self._working):
+            if (principal, task_id) == mine:
+                await work.cancel(asked.text("reason", "canceled by whoever asked for it"))
+                return work.task
+        raise PeerNotFoundError("there is no such task")
+
+
+def answer_on(transport: Transport, handler: Handler, stream: StreamHandler | None = None) -> None:
+    """Have a handler answer on a transport, for whoever the transport says that it is done for."""
+    if isinstance(transport, NetworkTransport):
+        transport.serve_network(handler, acting_as=acting_as, stream=stream)
+    else:
+        transport.serve(handler)
 
 
 def _task(payload: JSON) -> Task:
@@ -75,11 +161,11 @@ def _task(payload: JSON) -> Task:
     return Task.from_dict(payload)
 
 
-def transport_of(card: AgentCard, transport: str | Transport | None) -> Transport | None:
+def transport_of(card: AgentCard, transport: str | Transport | None, **options: Any) -> Transport | None:
     """The transport that serves a card's address. A transport that has an address gives it to a card without one."""
     if transport is None:
         return None
-    made = create_transport(transport, card.url)
+    made = create_transport(transport, card.url, **options)
     if made.url is None:
         raise ConfigurationError(f"agent {card.name!r} has a transport and no address; pass url=")
     card.url = made.url

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any, Final
 
 from protolink._environment import current_environment
 from protolink._json import JSON
 from protolink._runtime.lifecycle import Lifecycle, starting
+from protolink._runtime.principal import LOCAL, current_principal
 from protolink._runtime.threads import Workers
 from protolink._values import Reader
 from protolink.card import AgentCard
+from protolink.discovery.presence import answer_on
 from protolink.errors import ConfigurationError
 from protolink.storage.port import Storage
 from protolink.transport.create import create_transport
-from protolink.transport.errors import PeerUnavailableError
+from protolink.transport.errors import PeerNotFoundError, PeerUnavailableError
 from protolink.transport.port import Transport
 
 __all__ = ["Registry", "matches"]
@@ -30,6 +33,9 @@ class _Entry:
     card: AgentCard
     seen: float
     """When it was last heard of, by the monotonic clock."""
+
+    owner: str = LOCAL
+    """Who registered it, and alone can change it."""
 
 
 class Registry:
@@ -70,7 +76,7 @@ class Registry:
         self._workers = Workers(1)
         self._entries: dict[str, _Entry] = {}
         self._environment = current_environment()
-        self._transport.serve(self._answer)
+        answer_on(self._transport, self._answer)
         self._lifecycle = Lifecycle(self._enter)
 
     async def start(self) -> None:
@@ -101,7 +107,9 @@ class Registry:
             raise ValueError(f"agent {card.name!r} has no address, so nobody could reach it")
         if card.url not in self._entries and len(self._entries) >= _MAX_ENTRIES:
             raise ValueError(f"the registry is full: it keeps {_MAX_ENTRIES} entries")
-        entry = _Entry(AgentCard.from_dict(card.to_dict()), self._environment.monotonic())
+        if card.url in self._entries and self._own(card.url) is None:
+            raise ValueError("that address is registered by somebody else")
+        entry = _Entry(AgentCard.from_dict(card.to_dict()), self._environment.monotonic(), current_principal())
         self._entries[card.url] = entry
         try:
             await self._keep()
@@ -115,16 +123,17 @@ class Registry:
     async def unregister(self, url: str) -> bool:
         """Remove the card of an address; False where there was none."""
         self._require_running()
-        known = self._entries.pop(url, None) is not None
-        if known:
-            await self._keep()
-        return known
+        if self._own(url) is None:
+            return False
+        del self._entries[url]
+        await self._keep()
+        return True
 
     async def heartbeat(self, url: str) -> bool:
         """Say that an address is still served; False where it has to be registered again."""
         self._require_running()
         self._forget_silent()
-        entry = self._entries.get(url)
+        entry = self._own(url)
         if entry is not None:
             entry.seen = self._environment.monotonic()
         return entry is not None
@@ -140,6 +149,11 @@ class Registry:
         cards = [AgentCard.from_dict(entry.card.to_dict()) for entry in self._entries.values()]
         return [card for card in cards if matches(card, filter_by or {})]
 
+    def _own(self, url: str) -> _Entry | None:
+        """The entry of an address, where it is the caller's to change: somebody else's is answered as none."""
+        entry = self._entries.get(url)
+        return entry if entry is not None and current_principal() in (entry.owner, LOCAL) else None
+
     def _require_running(self) -> None:
         if not self._lifecycle.running:
             raise PeerUnavailableError(f"the registry at {self.url!r} is not running")
@@ -152,14 +166,17 @@ class Registry:
 
     async def _keep(self) -> None:
         if self._storage is not None:
-            cards = [entry.card.to_dict() for entry in self._entries.values()]
-            await self._workers.run(self._storage.save, {"entries": cards})
+            kept = tuple(self._entries.values())
+            stored = {"entries": [entry.card.to_dict() for entry in kept], "owners": [entry.owner for entry in kept]}
+            await self._workers.run(self._storage.save, stored)
 
     def _restored(self, stored: Mapping[str, Any] | None) -> dict[str, _Entry]:
         """The stored entries, each with its time to live before it: clocks do not survive a restart."""
         now = self._environment.monotonic()
-        cards = [AgentCard.from_dict(card) for card in Reader(stored or {}, "the stored registry").items("entries")]
-        return {card.url: _Entry(card, now) for card in cards if card.url}
+        read = Reader(stored or {}, "the stored registry")
+        cards = [AgentCard.from_dict(card) for card in read.items("entries")]
+        owners = chain(read.texts("owners"), repeat(LOCAL))
+        return {card.url: _Entry(card, now, owner) for card, owner in zip(cards, owners, strict=False) if card.url}
 
     async def _answer(self, operation: str, payload: JSON) -> JSON:
         read = Reader(payload, "a request to the registry")
@@ -174,7 +191,7 @@ class Registry:
                 cards = await self.discover(read.optional_mapping("filter_by"))
                 return {"cards": [card.to_dict() for card in cards]}
             case _:
-                raise ValueError(f"a registry has no operation {operation!r}")
+                raise PeerNotFoundError(f"a registry has no operation {operation!r}")
 
     def __repr__(self) -> str:
         state = f"{len(self._entries)} entries" if self._lifecycle.running else "not running"

@@ -18,8 +18,8 @@ __all__ = ["RegistryClient", "create_directory"]
 class RegistryClient:
     """The same questions as to a `Registry`, asked over a transport."""
 
-    def __init__(self, transport: str | Transport, url: str) -> None:
-        self._transport = create_transport(transport)
+    def __init__(self, transport: str | Transport, url: str, **options: Any) -> None:
+        self._transport = create_transport(transport, **options)
         self.url = url
 
     async def register(self, card: AgentCard) -> float | None:
@@ -46,7 +46,7 @@ class RegistryClient:
         return f"<RegistryClient of {self.url}>"
 
 
-def create_directory(registry: object, url: str | None = None) -> Directory | None:
+def create_directory(registry: object, url: str | None = None, **options: Any) -> Directory | None:
     """The registry that an agent was given: an object, or the name of a transport with an address."""
     if registry is None:
         if url is not None:
@@ -55,7 +55,7 @@ def create_directory(registry: object, url: str | None = None) -> Directory | No
     if isinstance(registry, str):
         if url is None:
             raise ConfigurationError(f"registry={registry!r} needs registry_url=, the registry's address")
-        return RegistryClient(registry, url)
+        return RegistryClient(registry, url, **options)
     if not isinstance(registry, Directory):
         raise ConfigurationError(f"registry is a Registry or the name of a transport, not {type(registry).__name__}")
     return registry

@@ -34,6 +34,7 @@ from protolink.durable.schema import (
     migrate,
     read_store_id,
     recognise,
+    uses_wal,
     warn_of_copy,
 )
 from protolink.errors import (
@@ -496,18 +497,18 @@ class Engine:
             if self.read_only:
                 self._reader = self._open_read_only(patience)
             else:
-                self._reader = self._open_current() or self._open_made(patience)
+                self._reader = self._open_current(patience) or self._open_made(patience)
         return self._reader
 
-    def _open_current(self) -> _Connection | None:
+    def _open_current(self, patience: float) -> _Connection | None:
         """A connection to a file that is as it should be; no lock of a writer, dead or stopped, is in its way."""
         if _identity(self.path) is None:
             return None
         try:
             self._check_file()
-            connection = self._connect("ro", 0.0)
+            connection = self._connect("ro", patience)
             with _closed_on_error(connection):
-                if recognise(connection) < VERSION:
+                if recognise(connection) < VERSION or not uses_wal(connection):
                     connection.close()
                     return None
                 return self._checked(connection)

@@ -22,6 +22,7 @@ __all__ = [
     "migrate",
     "read_store_id",
     "recognise",
+    "uses_wal",
     "warn_of_copy",
 ]
 
@@ -183,6 +184,12 @@ def _require(connection: sqlite3.Connection, wanted: Iterable[tuple[str, object]
         found = connection.execute(statement).fetchone()
         if found is not None and found[0] != value:
             raise StoreError(f"{statement} is {found[0]!r} and has to be {value!r}; the store was not opened")
+
+
+def uses_wal(connection: sqlite3.Connection) -> bool:
+    """Whether the file has been switched over to a write-ahead log, which is the last step of making it."""
+    found = connection.execute("PRAGMA journal_mode").fetchone()
+    return found is not None and found[0] == "wal"
 
 
 def read_store_id(connection: sqlite3.Connection) -> str:

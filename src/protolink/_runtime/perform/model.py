@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import math
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -140,7 +140,7 @@ async def _request(driver: Driver, llm: LLM, step: int, stream: _Stream) -> LLMR
     prompt = configuration.prompt_for_native if llm.native_tools else configuration.prompt_for_json
     driver.offered = None
     if configuration.before_model:
-        messages, tools = await _hooked(driver, step)
+        messages, tools = await _hooked(driver, step, tools)
         driver.offered = tools
         if not llm.native_tools and len(tools) < len(configuration.declarations):
             prompt = system_prompt(configuration.words, tools, configuration.workers_offered, native=False)
@@ -158,9 +158,11 @@ async def _request(driver: Driver, llm: LLM, step: int, stream: _Stream) -> LLMR
     )
 
 
-async def _hooked(driver: Driver, step: int) -> tuple[list[dict[str, Any]], tuple[ToolDeclaration, ...]]:
+async def _hooked(
+    driver: Driver, step: int, offered: Sequence[ToolDeclaration]
+) -> tuple[list[dict[str, Any]], tuple[ToolDeclaration, ...]]:
     """The messages and tools as the hooks left them; copies, for the conversation itself stays as it is."""
-    declared = {tool.name: tool for tool in driver.configuration.declarations}
+    declared = {tool.name: tool for tool in offered}
     request = ModelRequest(
         history=thaw(driver.run.history),
         tools=[

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
-from typing import Final
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import aclosing, asynccontextmanager
+from typing import Final, cast
 
 import httpx2
 
@@ -103,30 +103,35 @@ class Client:
                     document = await self._document(response)
                 yield Frame("task", document)
                 return
-            async for frame in self._frames(url, response):
-                if frame.kind == "error":
-                    raise _refusal(500, frame.data)
-                yield frame
-                if frame.kind == "task":
-                    return
+            async with aclosing(self._frames(url, response)) as frames:
+                async for frame in frames:
+                    if frame.kind == "error":
+                        raise _refusal(_status(frame.data), frame.data)
+                    yield frame
+                    if frame.kind == "task":
+                        return
         raise PeerUnavailableError(f"the stream of {_shown(url)} ended before the task did", delivered=True)
 
     async def _frames(self, url: str, response: httpx2.Response) -> AsyncGenerator[Frame]:
-        lines, size = LineReader(self._limits.max_reply_bytes), 0
-        chunks = _chunks(response)
-        while True:
-            async with self._in_time(url, self._limits.silence_seconds):
-                chunk = await anext(chunks, None)
-            if chunk is None:
-                return
-            size += len(chunk)
-            if size > self._limits.max_stream_bytes:
-                raise TransportError(f"the stream of {_shown(url)} is too long", delivered=True)
-            try:
-                for line in lines.feed(chunk):
-                    yield read_frame(line, max_bytes=self._limits.max_reply_bytes)
-            except ValueError as error:
-                raise TransportError(f"the stream of {_shown(url)} cannot be read: {error}", delivered=True) from error
+        most, size = self._limits.max_reply_bytes, 0
+        lines = LineReader(most)
+        async with aclosing(_chunks(response)) as chunks:
+            while True:
+                async with self._in_time(url, self._limits.silence_seconds):
+                    chunk = await anext(chunks, None)
+                if chunk is None:
+                    return
+                size += len(chunk)
+                if size > self._limits.max_stream_bytes:
+                    raise TransportError(f"the stream of {_shown(url)} is too long", delivered=True)
+                try:
+                    frames = [read_frame(line, max_bytes=most) for line in lines.feed(chunk)]
+                except ValueError as error:
+                    raise TransportError(
+                        f"the stream of {_shown(url)} is no stream: {error}", delivered=True
+                    ) from error
+                for frame in frames:
+                    yield frame
 
     @asynccontextmanager
     async def _in_time(self, url: str, seconds: float) -> AsyncGenerator[None]:
@@ -146,7 +151,12 @@ class Client:
         route = route_of(operation)
         path, fields = route.target(require_json(payload, "the request"))
         body = b"" if route.method == "GET" else dumps(fields).encode()
-        headers = {"Host": address.authority, "Accept": accept, "Accept-Encoding": "identity", "User-Agent": "protolink"}
+        headers = {
+            "Host": address.authority,
+            "Accept": accept,
+            "Accept-Encoding": "identity",
+            "User-Agent": "protolink",
+        }
         if body:
             headers["Content-Type"] = _JSON
         secret = self._credentials.get(address.origin)
@@ -293,7 +303,7 @@ class _broken:  # noqa: N801 - used like a function
             ) from error
 
 
-async def _chunks(response: httpx2.Response) -> AsyncIterator[bytes]:
+async def _chunks(response: httpx2.Response) -> AsyncGenerator[bytes]:
     stream = response.stream
     if not isinstance(stream, httpx2.AsyncByteStream):
         raise TransportError("the reply is no stream", delivered=True)
@@ -317,8 +327,6 @@ def _refusal(status: int, document: JSON) -> TransportError:
     reason = f"the peer refused the request ({status})"
     if isinstance(detail, str) and detail:
         reason = f"{reason}: {visible(detail, limit=500)}"
-    if isinstance(told.get("status"), int) and status == 500:
-        status = int(str(told["status"]))
     if status == 404:
         return PeerNotFoundError(reason)
     if status in (429, 503):
@@ -326,6 +334,11 @@ def _refusal(status: int, document: JSON) -> TransportError:
     if 400 <= status < 500:
         return PeerRefusedError(reason)
     return TransportError(f"the peer failed while it answered ({status})", delivered=True)
+
+
+def _status(document: JSON) -> int:
+    status = document.get("status") if isinstance(document, dict) else None
+    return status if isinstance(status, int) else 500
 
 
 def _media(response: httpx2.Response) -> str:
@@ -348,7 +361,7 @@ def _checked(secret: object) -> Credential:
         return _checked_token(secret)
     if not callable(secret):
         raise ConfigurationError("a credential is a token, or a function that gives one")
-    return secret  # type: ignore[return-value]  # pyright: ignore[reportReturnType, reportUnknownVariableType]
+    return cast("Callable[[], str]", secret)
 
 
 def _checked_token(token: object) -> str:

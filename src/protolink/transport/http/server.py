@@ -20,7 +20,7 @@ from protolink._environment import Environment, current_environment, use_environ
 from protolink._json import JSON, dumps, require_json
 from protolink._text import describe_error, visible
 from protolink._values import new_id
-from protolink.errors import DurableExecutionError, ProtolinkError
+from protolink.errors import DurableExecutionError, ProtolinkError, RunExistsError, UnknownRunError
 from protolink.transport.errors import PeerNotFoundError, TransportError
 from protolink.transport.http.body import read_json
 from protolink.transport.http.encoding import (
@@ -277,9 +277,11 @@ def problem_of(error: Exception) -> Problem:
         return error
     if isinstance(error, PeerNotFoundError):
         return not_found()
-    if isinstance(error, ProtolinkError | ValueError) and not isinstance(error, DurableExecutionError):
-        if not (isinstance(error, TransportError) and error.delivered):
-            return Problem(422, visible(str(error), limit=500))
+    if isinstance(error, UnknownRunError | RunExistsError):
+        return Problem(409, "a run of that id cannot be started here")
+    explains_itself = isinstance(error, ProtolinkError | ValueError) and not isinstance(error, DurableExecutionError)
+    if explains_itself and not (isinstance(error, TransportError) and error.delivered):
+        return Problem(422, visible(str(error), limit=500))
     identifier = new_id()
     _logger.error("answering a request failed (%s): %s", identifier, visible(describe_error(error)))
     return Problem(500, "something went wrong here", id=identifier, delivered=True)

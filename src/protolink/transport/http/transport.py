@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Collection, Mapping
-from typing import Self
+from dataclasses import replace
+from typing import Final, Self
 
 from protolink._json import JSON
 from protolink.errors import ConfigurationError
@@ -21,6 +21,8 @@ from protolink.transport.http.server import Answers, Service
 from protolink.transport.port import ActingAs, Frame, Handler, StreamHandler
 
 __all__ = ["HTTPTransport"]
+
+_LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 
 
 class HTTPTransport:
@@ -183,14 +185,9 @@ class HTTPTransport:
         return f"<HTTPTransport {self._url or 'without an address'}, {state}>"
 
 
-_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
-
-
 def _hosts(address: Address | None) -> frozenset[str]:
     if address is None:
         return frozenset()
-    names = {address.authority}
-    port = address.authority.rpartition("]")[2].rpartition(":")[1:]
-    if any(address.authority.removesuffix("".join(port)) == name for name in _LOCAL_NAMES):
-        names |= {name + "".join(port) for name in _LOCAL_NAMES}
-    return frozenset(names)
+    if address.host not in _LOCAL_NAMES:
+        return frozenset({address.authority})
+    return frozenset(replace(address, host=name).authority for name in _LOCAL_NAMES)
