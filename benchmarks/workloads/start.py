@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -13,6 +14,9 @@ from benchmarks.scale import Scale
 from benchmarks.table import AtMostTimes, Row
 
 __all__ = ["start"]
+
+# An installed package is compiled when it is installed; a checkout may be told not to keep what it compiles.
+_ENVIRONMENT: Final = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 _FLOOR: Final = """
 import asyncio, json
@@ -48,5 +52,5 @@ async def _elapsed(program: str) -> float:
 
 def _process(program: str) -> float:
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", program], check=True)
+    subprocess.run([sys.executable, "-c", program], check=True, env=_ENVIRONMENT)
     return time.perf_counter() - began

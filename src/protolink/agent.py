@@ -34,11 +34,7 @@ from protolink._text import visible
 from protolink._values import Reader, now_text
 from protolink.action import RunAction, is_inside_a_tool
 from protolink.card import AgentCard
-from protolink.client import AgentClient, AgentPeer
 from protolink.context import RunBudget, RunContext
-from protolink.discovery.port import Directory
-from protolink.discovery.presence import Presence, described, transport_of
-from protolink.discovery.remote import create_directory
 from protolink.durable.port import RecordLog
 from protolink.errors import (
     ActionDeniedError,
@@ -55,19 +51,22 @@ from protolink.llms.port import LLM
 from protolink.message import Message
 from protolink.policy.approvals import ApprovalDecision, ApprovalHandler, ApprovalRequest
 from protolink.policy.policies import CapabilityPolicy, Policy, PolicyDecision, PolicyEffect, decide_all
-from protolink.redaction import RedactionPolicy
 from protolink.storage.port import RunStore, Storage
 from protolink.sync import SyncAgent
 from protolink.task import Task, TaskState, merged_context
 from protolink.tools.execution import Authorization
 from protolink.tools.tool import ActionBuilder, BaseTool, SyncExecution, Tool, check_sync_execution
 from protolink.tools.worker import WorkerTool
-from protolink.transport.port import Transport
 
 if TYPE_CHECKING:
+    from protolink.client import AgentPeer
+    from protolink.discovery.port import Directory
+    from protolink.discovery.presence import Presence
     from protolink.durable.store import DurableStore
+    from protolink.redaction import RedactionPolicy
     from protolink.transport.http.auth import Authenticator
     from protolink.transport.http.client import Credential
+    from protolink.transport.port import Transport
 
 __all__ = ["Agent"]
 
@@ -195,9 +194,9 @@ class Agent:
         self._frozen: Configuration | None = None
         self._workers: Workers | None = None
         self._keeper = keeper_of(self.name, storage, _CONVERSATION in self._state, run_store)
-        own_transport = transport_of(self.card, transport, authenticator=authenticator, credentials=credentials)
-        directory = create_directory(registry, registry_url, credentials=credentials)
-        self._presence = Presence(self.public_card, self._submit, own_transport, directory)
+        self._network = (transport, registry, registry_url, authenticator, credentials)
+        if any(part is not None for part in self._network):
+            self._presence  # noqa: B018 - what is wrong with it is refused now
         self._live: dict[str, Driver] = {}
         self._subagents = _Roster(self, subagents or ())
         self._subagent_limits = subagent_limits or SubagentLimits()
@@ -653,6 +652,17 @@ class Agent:
                 return True
         return False
 
+    @cached_property
+    def _presence(self) -> Presence:
+        """Where others find the agent. Only one that they can find loads this half of the package."""
+        from protolink.discovery.presence import Presence, transport_of
+        from protolink.discovery.remote import create_directory
+
+        transport, registry, registry_url, authenticator, credentials = self._network
+        own_transport = transport_of(self.card, transport, authenticator=authenticator, credentials=credentials)
+        directory = create_directory(registry, registry_url, credentials=credentials)
+        return Presence(self.public_card, self._submit, own_transport, directory)
+
     @property
     def transport(self) -> Transport | None:
         """How others reach the agent once it is started, or None."""
@@ -665,6 +675,8 @@ class Agent:
 
     def public_card(self) -> AgentCard:
         """The card as others see it: with the declared tools as skills, where it lists none itself."""
+        from protolink.discovery.presence import described
+
         return described(self.card, self._tools.values())
 
     async def start(self) -> None:
@@ -680,6 +692,8 @@ class Agent:
 
     def peer(self, target: str | AgentCard) -> AgentPeer:
         """Another agent, by its address, its card, or its name in the registry."""
+        from protolink.client import AgentClient, AgentPeer
+
         return AgentPeer(target, client=AgentClient(self.transport or "runtime"), directory=self.registry)
 
     async def authorize_action(self, action: RunAction, context: RunContext | None = None) -> Authorization:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from protolink._core.machine import Finish, decide
 from protolink._core.records import (
     ActionCanceled,
     ActionUncertain,
     AttemptStarted,
     CancelRequested,
+    Record,
     RunFinished,
 )
 from protolink._core.state import ActionState, RunState, TreeState
@@ -18,33 +21,35 @@ __all__ = ["call_off"]
 
 
 async def call_off(journal: Journal, reason: str) -> bool:
-    """Record the end of every run of a tree, children first. False for a tree that had ended before.
+    """Record the end of every run of a tree in one commit, children first. False for a tree that had ended before.
 
     The first stopping fact of a run still says how it ends: one that had failed ends failed. An operation that
-    was entered stays uncertain, for its effect may have happened. Dying on the way leaves a run that can be
-    called off, or resumed, again.
+    was entered stays uncertain, for its effect may have happened.
     """
     tree = journal.tree
-    root = tree.runs[tree.root_id]
-    if root.finished is not None:
+    if tree.runs[tree.root_id].finished is not None:
         return False
-    principal = current_principal()
+    await journal.append_together(_endings(tree, reason, current_principal()))
+    return True
+
+
+def _endings(tree: TreeState, reason: str, principal: str) -> Iterator[tuple[str, Record]]:
+    """What ends the runs, one record after the other: each is in the state before the next one is asked for."""
+    attempt = tree.runs[tree.root_id].attempt + 1
     unfinished = [run for run in tree.runs.values() if run.finished is None]
     for run in unfinished:
-        await journal.append(run.run_id, AttemptStarted(attempt=root.attempt + 1, principal=principal))
+        yield run.run_id, AttemptStarted(attempt=attempt, principal=principal)
     for run in reversed(unfinished):
-        await journal.append(
-            run.run_id,
-            CancelRequested(reason=reason, principal=principal),
-            *(_lost(action_id, action) for action_id, action in run.actions.items() if _was_entered(action)),
-        )
-        still_open = [key for key, action in (*run.actions.items(), *run.background.items()) if action.is_open]
-        endings = [ActionCanceled(action_id=key, unsettled=_is_unsettled(tree, run, key)) for key in still_open]
-        await journal.append(run.run_id, *endings)
+        yield run.run_id, CancelRequested(reason=reason, principal=principal)
+        for action_id, action in tuple(run.actions.items()):
+            if _was_entered(action):
+                yield run.run_id, _lost(action_id, action)
+        for action_id, action in (*run.actions.items(), *run.background.items()):
+            if action.is_open:
+                yield run.run_id, ActionCanceled(action_id=action_id, unsettled=_is_unsettled(tree, run, action_id))
         command = decide(tree, run)
         canceled = RunFinished(status="canceled", reason=reason)
-        await journal.append(run.run_id, command.record if isinstance(command, Finish) else canceled)
-    return True
+        yield run.run_id, command.record if isinstance(command, Finish) else canceled
 
 
 def _was_entered(action: ActionState) -> bool:

@@ -17,7 +17,6 @@ from protolink._runtime.threads import Workers
 from protolink._runtime.views import Views
 from protolink._text import describe_error, visible
 from protolink.errors import ConfigurationError
-from protolink.storage.memory import InMemoryStorage
 from protolink.storage.port import RunStore, Storage, StorageError
 
 if TYPE_CHECKING:
@@ -106,6 +105,8 @@ def keeper_of(
     if not has_conversation:
         storage = None
     elif storage is None:
+        from protolink.storage.memory import InMemoryStorage  # most agents keep no conversation
+
         storage = InMemoryStorage(agent_name)
     return None if storage is None and run_store is None else Keeper(storage, run_store)
 

@@ -158,8 +158,6 @@ def _settle(tree: TreeState, root: RunState, response: Response) -> tuple[RunSta
         if response.request_id is not None and _was_given_before(tree, response):
             return None
         raise DurableExecutionError("this run waits for no answer; resume it without one")
-    if not any(_waiting(tree)) and (response.is_silent or _was_given_before(tree, response)):
-        return root, None  # the process ended between the last answer and the attempt that it began
     if response.is_silent:
         return None
     if response.request_id is None:

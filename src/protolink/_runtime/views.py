@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from protolink._core.views.project import project
 from protolink._core.views.snapshot import task_snapshot
@@ -11,9 +11,11 @@ from protolink._runtime.journal import Journal
 from protolink.context import RunContext
 from protolink.events import RunEvent
 from protolink.evidence import EvidenceFold, ToolEvidence
-from protolink.redaction import RedactionPolicy, StreamRedactor
 from protolink.report import RunReport
 from protolink.task import Task
+
+if TYPE_CHECKING:
+    from protolink.redaction import RedactionPolicy, StreamRedactor
 
 __all__ = ["Views"]
 

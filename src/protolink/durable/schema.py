@@ -217,11 +217,11 @@ def _meta(connection: sqlite3.Connection, key: str) -> str:
 def _machine() -> str:
     """This machine's identity, which is confidential, as a digest."""
     try:
-        with open("/etc/machine-id", encoding="ascii") as file:
+        with open("/etc/machine-id", "rb") as file:
             identity = file.read().strip()
-    except (OSError, UnicodeError):
-        identity = ""
-    return hashlib.sha256(f"protolink durable store {identity or platform.node()}".encode()).hexdigest()[:32]
+    except OSError:
+        identity = b""
+    return hashlib.sha256(b"protolink durable store " + (identity or platform.node().encode())).hexdigest()[:32]
 
 
 def _number(connection: sqlite3.Connection, statement: str) -> int:

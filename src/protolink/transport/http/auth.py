@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Protocol, runtime_checkable
 
 from protolink.errors import ConfigurationError
@@ -116,7 +116,7 @@ class JWTAuthenticator:
             raise ConfigurationError("algorithms= lists the signatures that are accepted, such as ['RS256']")
         if not audience:
             raise ConfigurationError("audience= says whom a token has to be for")
-        self._decode = jwt.decode
+        self._decode: Callable[..., dict[str, Any]] = jwt.decode  # pyright: ignore[reportUnknownMemberType]
         self._invalid = jwt.PyJWTError
         self._key = key
         self._algorithms = list(algorithms)

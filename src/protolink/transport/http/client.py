@@ -86,13 +86,8 @@ class Client:
     async def call(self, url: str, operation: str, payload: JSON) -> JSON:
         """Ask for one answer."""
         seconds = self._limits.task_seconds if operation == "task" else self._limits.call_seconds
-        try:
-            async with asyncio.timeout(seconds) as limit, self._exchange(url, operation, payload, _JSON) as response:
-                return await self._document(response)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise PeerUnavailableError(f"{_shown(url)} did not answer in time", delivered=True) from None
+        async with self._in_time(url, seconds), self._exchange(url, operation, payload, _JSON) as response:
+            return await self._document(response)
 
     async def stream(self, url: str, operation: str, payload: JSON) -> AsyncGenerator[Frame]:
         """Ask for a stream. A peer that does not stream gives its answer as the only frame."""
@@ -142,7 +137,7 @@ class Client:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise PeerUnavailableError(f"{_shown(url)} has gone silent", delivered=True) from None
+            raise PeerUnavailableError(f"{_shown(url)} did not answer in time", delivered=True) from None
 
     @asynccontextmanager
     async def _exchange(self, url: str, operation: str, payload: JSON, accept: str) -> AsyncGenerator[httpx2.Response]:
