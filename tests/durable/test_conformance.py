@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -27,3 +28,11 @@ class TestSQLiteRecordLog(RecordLogConformance):
 
     async def other(self, log: RecordLog) -> RecordLog | None:
         return SQLiteRecordLog(self.path)
+
+
+class TestWithoutByteRangeLocks(TestSQLiteRecordLog):
+    """Some systems only have locks on whole files, so each root has a file of its own there."""
+
+    @pytest.fixture(autouse=True)
+    def without_byte_range_locks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delattr(fcntl, "F_OFD_SETLK")

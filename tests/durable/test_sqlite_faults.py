@@ -219,22 +219,20 @@ async def test_a_stopped_owner_keeps_its_run(path: Path) -> None:
 
 
 FORKED = """
-async def drive():
-    log = SQLiteRecordLog(path)
-    lease = await log.create("root", run_info("root"))
-    if os.fork() == 0:
-        try:
-            await log.append(lease, 0, stored_rows(0, 1), status="running")
-        except LostRunError:
-            say("the child has no lease")
-        say("the child is there")
-        wait()
-        os._exit(0)
-    os.kill(os.getpid(), signal.SIGSTOP)
-
 import warnings
+
+log = SQLiteRecordLog(path)
+lease = asyncio.run(log.create("root", run_info("root")))
 warnings.simplefilter("ignore", DeprecationWarning)  # newer versions warn of forking with threads
-asyncio.run(drive())
+if os.fork() == 0:
+    try:
+        asyncio.run(log.append(lease, 0, stored_rows(0, 1), status="running"))
+    except LostRunError:
+        say("the child has no lease")
+    say("the child is there")
+    wait()
+    os._exit(0)
+signal.pause()
 """
 
 
@@ -375,6 +373,23 @@ async def test_a_store_that_others_lock_for_ever_is_busy(path: Path) -> None:
             assert other.hears() == "unlocked"
             await log.append(lease, 1, stored_rows(1, 2), status="running")
         assert await log.read("root") == stored_rows(0, 3)
+
+
+async def test_a_driven_root_is_busy_also_while_the_store_is_locked(path: Path) -> None:
+    """The lease can be seen without writing, and who loses a run is told so and not something else."""
+    async with opened(path) as log, opened(path, busy_timeout=0.1) as late:
+        lease = await written(log, "root", 1)
+        await log.release(await written(log, "free", 1))
+        with running(LOCKING, path, prelude="") as other:
+            other.hears()
+            with pytest.raises(RunBusyError) as busy:
+                await late.acquire("root")
+            with pytest.raises(StoreBusyError):
+                await late.acquire("free")
+            with pytest.raises(UnknownRunError):
+                await late.acquire("unknown")
+        assert busy.value.owner is not None
+        await log.append(lease, 1, stored_rows(1, 1), status="running")
 
 
 @pytest.fixture
@@ -742,13 +757,15 @@ async def test_a_file_that_was_replaced_takes_no_more_records(path: Path) -> Non
             await log.append(lease, 1, stored_rows(1, 1), status="running")
 
 
-async def test_a_lock_file_that_was_removed_gives_no_lease(path: Path) -> None:
-    """Whoever makes it anew would share its lock with nobody."""
+async def test_without_the_lock_file_the_fence_still_holds(path: Path) -> None:
+    """Whoever removes it lets a second owner in; the first one can store nothing more."""
     async with opened(path) as log:
-        await log.release(await written(log, "root", 1))
-        Path(f"{path}.open.lock").unlink()
-        with pytest.raises(StoreDamagedError, match="removed or replaced"):
-            await log.acquire("root")
+        first = await written(log, "root", 1)
+        Path(f"{path}.lock").unlink()
+        second, _ = await log.acquire("root")
+        with pytest.raises(LostRunError):
+            await log.append(first, 1, stored_rows(1, 1), status="running")
+        await log.append(second, 1, stored_rows(1, 1), status="running")
 
 
 async def test_a_link_to_the_store_leads_to_the_same_locks(path: Path, tmp_path: Path) -> None:
@@ -786,27 +803,24 @@ async def test_a_store_of_another_machine_is_warned_about(path: Path, caplog: py
     assert "another machine" in caplog.text
 
 
-def test_an_acquire_of_a_closed_loop_leaves_the_root_free(path: Path) -> None:
-    """Nobody is left who could release it."""
+def test_a_lease_that_no_loop_is_left_for_is_given_back(path: Path) -> None:
+    """Whoever asked for it cannot release it any more."""
     log = SQLiteRecordLog(path)
+    creating = log.create("root", run_info("root"))
 
-    async def make() -> None:
-        await log.release(await written(log, "root", 1))
+    async def begin() -> None:
+        creating.send(None)  # it waits now for an answer that its loop will never bring
 
-    async def take() -> int:
+    async def take_up() -> int:
+        await log.create("later", run_info("later"))  # what was asked for before is done by then
+        creating.close()
         lease, _ = await log.acquire("root")
-        await log.release(lease)
+        await log.close()
         return lease.attempt
 
-    asyncio.run(make())
-    loop = asyncio.new_event_loop()
-    acquiring = log.acquire("root")
-    acquiring.send(None)  # it waits now for an answer that its loop will never bring
-    acquiring.close()
-    loop.close()
+    asyncio.run(begin())
 
-    assert asyncio.run(take()) >= 2
-    asyncio.run(log.close())
+    assert asyncio.run(take_up()) == 2
 
 
 async def test_an_unknown_folder_is_a_fault_of_the_store(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def test_the_public_card_lists_the_tools() -> None:
     [
         {"transport": "runtime"},
         {"transport": RuntimeTransport()},
-        {"transport": "http", "url": "http://127.0.0.1:1"},
+        {"transport": "pigeon", "url": "http://127.0.0.1:1"},
         {"transport": "runtime", "url": "http://127.0.0.1:1"},
         {"transport": RuntimeTransport(URL), "url": "runtime://other"},
         {"transport": 7, "url": URL},

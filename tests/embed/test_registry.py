@@ -215,7 +215,7 @@ async def test_an_unknown_operation_is_refused() -> None:
     [
         {},
         {"transport": "runtime"},
-        {"transport": "http", "url": "http://127.0.0.1:1"},
+        {"transport": "pigeon", "url": "http://127.0.0.1:1"},
         {"transport": "runtime", "url": "http://127.0.0.1:1"},
         {"transport": "runtime", "url": URL, "entry_ttl_seconds": 0},
         {"transport": "runtime", "url": URL, "entry_ttl_seconds": float("inf")},

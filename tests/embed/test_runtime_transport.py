@@ -276,8 +276,8 @@ def test_transports_are_made_by_name() -> None:
     assert create_transport(transport) is transport
     assert create_transport("runtime", URL).url == URL
     assert isinstance(transport, Transport)
-    with pytest.raises(ConfigurationError, match="'http' is not known here, only 'runtime'"):
-        create_transport("http", "http://127.0.0.1:1")
+    with pytest.raises(ConfigurationError, match="'pigeon' is not known here, only 'http', 'runtime'"):
+        create_transport("pigeon", "http://127.0.0.1:1")
     with pytest.raises(ConfigurationError, match="not int"):
         create_transport(7)
     with pytest.raises(ConfigurationError, match="runtime://other"):

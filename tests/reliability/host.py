@@ -126,7 +126,9 @@ class Host:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.clear()
         self._channel.close()
         self._server.wait(PATIENCE_SECONDS)
@@ -196,6 +198,7 @@ def _run(name: str, arguments: dict[str, Any], line: Line) -> None:
 
 
 if __name__ == "__main__":
-    import tests.reliability.programs  # noqa: F401 - loaded before the first fork, and not by each child
+    from tests.reliability.programs import warm_up
 
+    asyncio.run(warm_up())
     serve(socket.socket(fileno=int(sys.argv[1])))

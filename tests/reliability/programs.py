@@ -6,18 +6,19 @@ import asyncio
 import os
 import resource
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
-import protolink.typed  # noqa: F401 - loaded once by the host, not by every child
-from protolink import Agent
+from protolink import Agent, RunBudget
 from protolink.durable import RecordLog
+from protolink.durable.memory import MemoryRecordLog
 from protolink.durable.sqlite import SQLiteRecordLog
 from protolink.errors import ProtolinkError
 from protolink.testing import DyingLog
 from tests.reliability.host import Line
-from tests.reliability.teams import KINDS, ROOT, FileWorld, Operator
+from tests.reliability.teams import KINDS, ROOT, FileWorld, Operator, World, task
 
 STORE = "runs.sqlite"
 
@@ -47,6 +48,14 @@ class TalkingWorld(FileWorld):
             self._line.ask(point)
 
 
+async def warm_up() -> None:
+    """Load and build, once and in memory, what every child would load and build for itself."""
+    for kind in KINDS.values():
+        world = World()
+        await Operator(kind, world).attend(kind.build(MemoryRecordLog(), world))
+    assert threading.active_count() == 1, "a process with threads is not one to fork"
+
+
 def _agent(line: Line, folder: str, kind: str, points: list[str], log: RecordLog | None = None) -> Agent:
     place = Path(folder)
     return KINDS[kind].build(log or SQLiteRecordLog(place / STORE), TalkingWorld(place, line, points))
@@ -55,6 +64,11 @@ def _agent(line: Line, folder: str, kind: str, points: list[str], log: RecordLog
 async def start(line: Line, *, folder: str, kind: str, points: list[str]) -> Any:
     """Start the run and await what it comes to."""
     return await _told(KINDS[kind].start(_agent(line, folder, kind, points)))
+
+
+async def start_within(line: Line, *, folder: str, kind: str, points: list[str], budget: dict[str, Any]) -> Any:
+    """Start the run under limits of its own."""
+    return await _told(_agent(line, folder, kind, points).run_task(task(budget=RunBudget(**budget))))
 
 
 async def resume(line: Line, *, folder: str, kind: str, points: list[str], **response: Any) -> Any:
@@ -98,8 +112,10 @@ async def attend(
     if timer is not None:
         # Nobody handles SIGALRM, so the kernel ends the process there and then, as it does for SIGKILL.
         signal.setitimer(signal.ITIMER_REAL, timer)
+    began = time.monotonic()
     outcome = await operator.attend(agent)
     return {
+        "seconds": time.monotonic() - began,
         "state": outcome.task.state.value,
         "output": outcome.answer,
         "settled": outcome.uncertain,

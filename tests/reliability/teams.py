@@ -212,9 +212,7 @@ def _worker(log: RecordLog, world: World) -> Agent:
 def _grandchild(log: RecordLog, world: World) -> Agent:
     middle = Player(world.asked, delegate("worker", "act"), call("act", value=3))
     limits = SubagentLimits(max_depth=2)
-    child = Agent(
-        name="middle", llm=middle, tools=[acting(world)], subagents=[worker(world)], subagent_limits=limits
-    )
+    child = Agent(name="middle", llm=middle, tools=[acting(world)], subagents=[worker(world)], subagent_limits=limits)
     model = Player(world.asked, delegate("middle", "have it done"))
     return Agent(name="top", llm=model, subagents=[child], subagent_limits=limits, durability=log)
 
@@ -246,9 +244,7 @@ async def _start_typed(agent: Agent) -> Task:
 
 def _parallel(log: RecordLog, world: World) -> Agent:
     reads = calls(*(call("act", value=value) for value in (1, 2, 3)))
-    return Agent(
-        name="parallel", llm=Player(world.asked, reads), tools=[acting(world, read_only=True)], durability=log
-    )
+    return Agent(name="parallel", llm=Player(world.asked, reads), tools=[acting(world, read_only=True)], durability=log)
 
 
 def _direct(log: RecordLog, world: World) -> Agent:

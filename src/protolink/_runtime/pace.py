@@ -18,39 +18,34 @@ TURNS_A_ROUND: Final = 16
 
 
 class _Gate:
-    """The turns of one event loop."""
+    """The turns of one event loop. A round is counted in turns, so that one run alone pays next to nothing for it."""
 
-    __slots__ = ("_left", "_pumping", "_waiting")
+    __slots__ = ("_left", "_waiting")
 
     def __init__(self) -> None:
         self._left = TURNS_A_ROUND
-        self._pumping = False
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def enter(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None] | None:
         """A future to await before going on, or None for a turn at once."""
-        if not self._pumping:
-            self._pumping = True
-            self._left = TURNS_A_ROUND
-            loop.call_soon(self._pump, loop)
         if self._left > 0:
             self._left -= 1
+            if self._left == 0:
+                loop.call_soon(self._next_round, loop)
             return None
         future = loop.create_future()
         self._waiting.append(future)
         return future
 
-    def _pump(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _next_round(self, loop: asyncio.AbstractEventLoop) -> None:
         self._left = TURNS_A_ROUND
-        if not self._waiting:
-            self._pumping = False
-            return
         while self._waiting and self._left > 0:
             future = self._waiting.popleft()
             if not future.done():
                 future.set_result(None)
                 self._left -= 1
-        loop.call_soon(self._pump, loop)
+        if self._left == 0:
+            loop.call_soon(self._next_round, loop)
 
 
 _gates: WeakKeyDictionary[asyncio.AbstractEventLoop, _Gate] = WeakKeyDictionary()

@@ -641,7 +641,8 @@ class Engine:
 _told_of_old_sqlite = False
 
 _registry: dict[tuple[str, bool], Engine] = {}
-_registry_lock = threading.Lock()
+# Reentrant, because a log that nobody closed is detached by the garbage collector, wherever that strikes.
+_registry_lock = threading.RLock()
 _fork_is_watched = False
 _inherited: list[Engine] = []
 """A parent's engines in a forked child: kept, because closing their connections is the parent's."""
@@ -676,7 +677,7 @@ def detach(engine: Engine, ended: Callable[[], None]) -> int:
 
 def _after_fork() -> None:
     global _registry_lock
-    _registry_lock = threading.Lock()
+    _registry_lock = threading.RLock()
     forget_after_fork()
     for engine in _registry.values():
         engine.forget()

@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 import struct
+import sys
 import threading
 import weakref
 from typing import Any, Final
@@ -27,7 +28,7 @@ except ImportError:  # not a POSIX system
 __all__ = ["FileLock", "HeldRun", "RunLocks", "check_side_file", "forget_after_fork", "open_private"]
 
 _FLOCK: Final = "hhqqi4x"
-"""The kernel's `struct flock` with 64-bit offsets: type, whence, start, length, process."""
+"""Linux's `struct flock` with 64-bit offsets: type, whence, start, length, process."""
 
 _BUSY: Final = frozenset({errno.EAGAIN, errno.EACCES})
 
@@ -139,6 +140,7 @@ class HeldRun:
         self.drop()
 
 
+# Looked through by a forked child alone.
 _held: weakref.WeakSet[HeldRun] = weakref.WeakSet()
 _held_lock = threading.Lock()
 
@@ -177,6 +179,11 @@ class RunLocks:
                 return None
             raise
         return self._kept(descriptor, self._path, run)
+
+    @property
+    def can_be_seen(self) -> bool:
+        """Whether `is_taken` knows."""
+        return _has_byte_locks()
 
     def is_taken(self, run: int) -> bool | None:
         """Whether somebody has the lock of a root; None where that cannot be told without taking it."""
@@ -220,7 +227,7 @@ class RunLocks:
 
 
 def _has_byte_locks() -> bool:
-    return hasattr(fcntl, "F_OFD_SETLK")
+    return sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
 
 
 def _require_locks() -> None:

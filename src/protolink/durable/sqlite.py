@@ -32,6 +32,7 @@ from protolink.durable.rows import (
 )
 from protolink.durable.runs import StoredRun, insert_run, latest_runs, run_by_id, run_by_root, update_run
 from protolink.errors import (
+    DurableExecutionError,
     LostRunError,
     RunBusyError,
     RunExistsError,
@@ -47,6 +48,8 @@ T = TypeVar("T")
 _FOREVER: Final = 86_400.0
 _LOSER_SECONDS: Final = 0.5
 """How long a store that is locked is waited for to learn who drives a root that is driven anyway."""
+
+_UNNAMED: Final = "the owner of a released root is still named"
 
 _logger: Final = logging.getLogger("protolink")
 
@@ -168,7 +171,7 @@ class SQLiteRecordLog:
         try:
             rows = await self._read(engine, undone, read)
         except BaseException:
-            self._give_back(engine, root_id, held)
+            self._give_back(engine, held)
             raise
         return Lease(root_id=root_id, fence=held.fence, attempt=attempt, handle=held), rows
 
@@ -215,14 +218,19 @@ class SQLiteRecordLog:
         await self._write(engine, undone, work, prepare=check)
 
     async def release(self, lease: Lease) -> None:
-        """Give the lease back. Harmless when it is gone already; it does not wait for the store."""
+        """Give the lease back. Harmless when it is gone already; the store is not waited for."""
         held = lease.handle
-        if isinstance(held, HeldRun) and held.is_held:
-            engine = self._engine
-            if engine is None or engine.process != os.getpid():
-                held.drop()
-            else:
-                self._give_back(engine, lease.root_id, held)
+        engine = self._engine
+        if not isinstance(held, HeldRun) or not held.is_held:
+            return
+        if engine is None or self._closed:
+            held.drop()
+        elif engine.locks.can_be_seen:
+            self._give_back(engine, held)
+        else:  # the name is all that others see of the owner, so it goes first
+            with suppress(DurableExecutionError):
+                await self._write(engine, _UNNAMED, self._unname(engine, held))
+            self._give_back(engine, held)
 
     async def read(self, root_id: str, after: int = 0) -> builtins.list[Row]:
         """The rows behind a number, verified. Raises `UnknownRunError` and `StoreDamagedError`."""
@@ -311,7 +319,7 @@ class SQLiteRecordLog:
         with self._lock:
             driven = builtins.list(self._held)
         for held in driven:
-            self._give_back(engine, "", held)
+            self._give_back(engine, held)
         loop = asyncio.get_running_loop()
         done = asyncio.Event()
         ended: builtins.list[None] = []
@@ -373,23 +381,24 @@ class SQLiteRecordLog:
         held.drop()
         raise StoreClosedError(f"{undone}: the store was closed")
 
-    def _give_back(self, engine: Engine, root_id: str, held: HeldRun) -> None:
-        """Drop the lock now, and have the owner's name removed when the store comes to it.
-
-        The name is for people only, and its removal is bound to the fence: whoever takes the root over
-        meanwhile keeps it.
-        """
+    def _give_back(self, engine: Engine, held: HeldRun) -> None:
+        """Drop the lock now, and have the owner's name removed when the store comes to it."""
         held.drop()
-        self._held.discard(held)
-        number, fence = held.run, held.fence
+        with self._lock:
+            self._held.discard(held)
+        engine.write(Operation(_UNNAMED, self._unname(engine, held), patience=self.busy_timeout))
+
+    def _unname(self, engine: Engine, held: HeldRun) -> Callable[[sqlite3.Connection], None]:
+        """Remove the owner's name, which is for people only, unless somebody else owns the root meanwhile."""
 
         def work(connection: sqlite3.Connection) -> None:
-            run = run_by_id(connection, number, engine.store_id)
-            if run is not None and run.fence == fence and held.store == engine.store_id:
+            store_id = engine.store_id
+            run = run_by_id(connection, held.run, store_id)
+            if run is not None and run.fence == held.fence and held.store == store_id and run.owner is not None:
                 run.owner = run.owner_since = None
-                update_run(connection, run, engine.store_id, fence=fence, records=run.records)
+                update_run(connection, run, store_id, fence=held.fence, records=run.records)
 
-        engine.write(Operation("the owner of a released root was not removed", work, patience=self.busy_timeout))
+        return work
 
     def _owner_name(self) -> str:
         return visible(f"{platform.node() or 'localhost'} {os.getpid()}", limit=200)

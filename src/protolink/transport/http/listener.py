@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import socket
 import ssl
 from typing import Final
 
@@ -90,6 +92,7 @@ class Listener:
         self._tls = tls
         self._state = ServerState()
         self._servers: list[asyncio.Server] = []
+        self._sockets: list[socket.socket] = []
         self._config = Config(
             app,  # pyright: ignore[reportArgumentType]
             log_config=None,
@@ -133,17 +136,22 @@ class Listener:
             raise TransportStartError(f"cannot listen at {host}:{port}: none of its addresses is here") from refused
 
     async def _listen(self, address: str, port: int) -> asyncio.Server:
+        listening = _bound(address, port)
+        self._sockets.append(listening)
         return await asyncio.get_running_loop().create_server(
-            self._connection, address, port, ssl=self._tls, backlog=_BACKLOG, start_serving=True
+            self._connection, sock=listening, ssl=self._tls, backlog=_BACKLOG
         )
 
     def _connection(self) -> _Connection:
         return _Connection(self._config, self._state, self._limits)
 
     def close(self) -> None:
-        """Accept no more connections."""
-        for server in self._servers:
-            server.close()
+        """Accept no more connections, also where the event loop has gone."""
+        if self.is_alive:
+            for server in self._servers:
+                server.close()
+        for listening in self._sockets:
+            listening.close()
 
     async def drain(self) -> None:
         """Await the requests that are being answered, and close every connection."""
@@ -154,6 +162,22 @@ class Listener:
         await asyncio.gather(*(connection.leave() for connection in _ours(self._state)))
         for server in self._servers:
             await server.wait_closed()
+
+
+def _bound(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if os.name == "posix":
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind((address, port))
+        made.setblocking(False)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 def _ours(state: ServerState) -> list[_Connection]:

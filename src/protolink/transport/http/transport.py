@@ -132,8 +132,10 @@ class HTTPTransport:
             raise TransportStartError("a transport without an address cannot be started; give it a url")
         if self._service is None:
             raise TransportStartError(f"nobody answers at {self._url!r}; give the transport to an agent or a registry")
-        if self._listener is not None and self._listener.is_alive:
-            return
+        if self._listener is not None:
+            if self._listener.is_alive:
+                return
+            self._listener.close()
         answers = Answers(self._service, self._limits)
         guard = Guard(
             answers,
@@ -159,10 +161,12 @@ class HTTPTransport:
         """Serve no more, end what is being answered, and close every connection."""
         listener, self._listener = self._listener, None
         answers, self._answers = self._answers, None
-        if listener is not None and answers is not None and listener.is_alive:
+        if listener is not None and answers is not None:
+            alive = listener.is_alive
             listener.close()
-            await answers.close()
-            await listener.drain()
+            if alive:
+                await answers.close()
+                await listener.drain()
         await self._client.close()
 
     async def call(self, url: str, operation: str, payload: JSON) -> JSON:
