@@ -13,7 +13,9 @@ import stat
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, closing, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -439,6 +441,22 @@ async def test_a_full_disk_fails_only_what_has_no_room(path: Path, connections: 
 
         assert [type(each) for each in ended] == [type(None), StoreFullError, type(None)]
         assert [len(await log.read(lease.root_id)) for lease in leases] == [2, 1, 2]
+
+
+class Careless(sqlite3.Connection):
+    """One that syncs less than it was told to, as a build of SQLite or a wrapper might."""
+
+    def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+        return super().execute(sql.replace("synchronous = FULL", "synchronous = NORMAL"), *arguments)
+
+
+async def test_a_setting_that_does_not_take_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a sync before each effect the promise would not hold, so nothing is begun."""
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Careless))
+
+    async with opened(path) as log:
+        with pytest.raises(StoreError, match="PRAGMA synchronous is 1 and has to be 2"):
+            await log.create("root", run_info("root"))
 
 
 READ_ONLY = """

@@ -11,14 +11,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from protolink import Agent, RunBudget
+from protolink import Agent, AgentGroup, RunBudget
 from protolink.durable import RecordLog
 from protolink.durable.memory import MemoryRecordLog
 from protolink.durable.sqlite import SQLiteRecordLog
 from protolink.errors import ProtolinkError
-from protolink.testing import DyingLog
+from protolink.llms import LLMReply, LLMRequest
+from protolink.testing import DyingLog, call
 from tests.reliability.host import Line
-from tests.reliability.teams import KINDS, ROOT, FileWorld, Operator, World, task
+from tests.reliability.teams import KINDS, ROOT, FileWorld, Operator, Player, World, task
 
 STORE = "runs.sqlite"
 
@@ -133,3 +134,48 @@ async def hold(line: Line, *, folder: str) -> Any:
     connection.execute("ROLLBACK")
     connection.close()
     await asyncio.sleep(0)
+
+
+async def race(line: Line) -> Any:
+    """Whatever the test says, at the moment it says: several such processes try the same run at once."""
+    while (request := line.hear()) is not None:
+        agent = _agent(line, request["folder"], request["kind"], [])
+        line.ask("ready")
+        work = agent.resume_task(ROOT) if request["verb"] == "resume" else KINDS[request["kind"]].start(agent)
+        line.say(await _told(work))
+
+
+async def serve(line: Line, *, folder: str, runs: int) -> Any:
+    """Serve a group of runs, each in an action or in a model call that never ends, until told to terminate."""
+    world = FileWorld(Path(folder))
+    at_work = asyncio.Semaphore(0)
+
+    async def act(value: int) -> int:
+        """Wait for ever."""
+        world.act(value)
+        at_work.release()
+        await asyncio.Event().wait()
+        return value
+
+    class Waiting(Player):
+        async def respond(self, request: LLMRequest) -> LLMReply:  # type: ignore[override]
+            if "think" in request.messages[0]["content"]:
+                at_work.release()
+                await asyncio.Event().wait()
+            return super().respond(request)
+
+    model = Waiting(world.asked, call("act", value=1))
+    agent = Agent(name="server", llm=model, tools=[act], durability=SQLiteRecordLog(Path(folder) / STORE))
+    main = asyncio.current_task()
+    assert main is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
+    try:
+        async with AgentGroup([agent]) as group:
+            for number in range(runs):
+                group.run(agent, task("think" if number % 2 else "act", run_id=f"run {number}"))
+            for _ in range(runs):
+                await at_work.acquire()
+            line.say("at work")
+            await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        return "terminated"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, get_args
 
@@ -51,6 +51,21 @@ MAX_LISTED_DEPTH = 50
 
 _MAY_WAIT = (ActionPrepared, ActionJudged, ActionCompleted, Yielded)
 """Nothing outside the list depends on these before the next record, so they share its commit."""
+
+
+class _Done:
+    """Awaiting it takes no time: a list in memory has nothing to wait for."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        return _nothing()
+
+
+def _nothing() -> Generator[None, None, None]:
+    return
+    yield
+
+
+_DONE = _Done()
 
 
 class Journal:
@@ -164,8 +179,8 @@ class Journal:
             session_id=started.context.get("session_id"),
         )
 
-    async def append(self, run_id: str, *records: Record) -> None:
-        """Add records of one run, in order, and tell the readers.
+    def append(self, run_id: str, *records: Record) -> Awaitable[None]:
+        """Add records of one run, in order, and tell the readers; awaited, they are stored as far as they have to be.
 
         Raises `RecordRefused` at the first that cannot follow, those before it stand; and
         `DurableExecutionError` when the log cannot keep them, after which it takes nothing more.
@@ -174,13 +189,13 @@ class Journal:
             raise self.broken
         if self._log is None:
             self._keep_in_memory(run_id, records)
-            return
+            return _DONE
         for record in records:
             self._untold.append(self._entry(run_id, record))
         if all(isinstance(record, _MAY_WAIT) for record in records):
             self._flush_soon()
-        else:
-            await self._commit(self._log)
+            return _DONE
+        return self._commit(self._log)
 
     async def append_together(self, records: Iterable[tuple[str, Record]]) -> None:
         """Add records of several runs in one commit, so that a process that dies leaves all of them or none.

@@ -291,8 +291,15 @@ class Engine:
             with suppress(queue.Empty):
                 while True:
                     waiting.append(self._writes.get_nowait())
-            if batch := self._prepared(waiting):
-                self._commit(batch)
+            batch = self._prepared(waiting)
+            try:
+                if batch:
+                    self._commit(batch)
+            except Exception as error:  # a mistake of ours; a dead thread would leave every later caller waiting
+                _logger.exception("the writer of the durable store %s failed", self._name)
+                self._drop_writer()
+                for operation in batch:
+                    operation.fail(error)
         self._close_writer()
         if self._side is not None:
             self._side.close()

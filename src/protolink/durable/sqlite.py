@@ -228,9 +228,12 @@ class SQLiteRecordLog:
         elif engine.locks.can_be_seen:
             self._give_back(engine, held)
         else:  # the name is all that others see of the owner, so it goes first
-            with suppress(DurableExecutionError):
+            try:
                 await self._write(engine, _UNNAMED, self._unname(engine, held))
-            self._give_back(engine, held)
+            except DurableExecutionError as error:
+                _logger.debug("%s", error)
+            finally:
+                self._give_back(engine, held)
 
     async def read(self, root_id: str, after: int = 0) -> builtins.list[Row]:
         """The rows behind a number, verified. Raises `UnknownRunError` and `StoreDamagedError`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, assert_never
 
 from protolink._core.machine import (
@@ -40,42 +41,42 @@ if TYPE_CHECKING:
 __all__ = ["perform"]
 
 
-async def perform(driver: Driver, command: Command) -> None:
-    """Do what was decided and append what happened."""
+def perform(driver: Driver, command: Command) -> Awaitable[None]:
+    """Do what was decided and append what happened, once it is awaited."""
     match command:
         case AskModel():
-            await ask_model(driver, command)
+            return ask_model(driver, command)
         case Prepare():
-            await prepare(driver, command)
+            return prepare(driver, command)
         case Judge():
-            await judge(driver, command)
+            return judge(driver, command)
         case Execute():
-            await execute(driver, command)
+            return execute(driver, command)
         case Answer():
-            await give_answer(driver)
+            return give_answer(driver)
         case Finish(record=record):
-            await finish(driver, record)
+            return finish(driver, record)
         case Ask():
-            await ask(driver, command)
+            return ask(driver, command)
         case Deny():
-            await deny(driver, command)
+            return deny(driver, command)
         case Repeat():
-            await repeat(driver, command)
+            return repeat(driver, command)
         case Observe():
-            await observe(driver, command)
+            return observe(driver, command)
         case Suspect():
-            await suspect(driver, command)
+            return suspect(driver, command)
         case Continue():
-            await continue_children(driver, command)
+            return continue_children(driver, command)
         case Pause():
-            await pause(driver, command)
+            return pause(driver, command)
         case EndAttempt():
-            await end_attempt(driver, command)
+            return end_attempt(driver, command)
         case Drain():
-            await drain(driver)
+            return drain(driver)
         case CloseActions():
-            await close_actions(driver, command)
+            return close_actions(driver, command)
         case Fail():
-            await fail(driver, command)
+            return fail(driver, command)
         case unknown:
             assert_never(unknown)

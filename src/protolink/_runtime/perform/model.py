@@ -31,7 +31,7 @@ from protolink._text import describe_error
 from protolink.errors import ConfigurationError
 from protolink.hooks import ModelRequest
 from protolink.llms.create import create_llm
-from protolink.llms.port import LLM, LLMReply, LLMRequest, ModelUsage, ToolCall, ToolDeclaration
+from protolink.llms.port import LLM, UNKNOWN_USAGE, LLMReply, LLMRequest, ModelUsage, ToolCall, ToolDeclaration
 from protolink.llms.prompt import system_prompt
 from protolink.tools.worker import WorkerTool
 
@@ -244,7 +244,8 @@ def _checked(reply: object) -> LLMReply:
         raise TypeError("an LLMReply's calls are a tuple of ToolCalls, each with a text as its name")
     if not _is_count(reply.attempts):
         raise TypeError("an LLMReply's attempts are a whole number")
-    if not isinstance(reply.usage, ModelUsage) or not _is_sound(reply.usage):
+    usage = reply.usage
+    if usage is not UNKNOWN_USAGE and not (isinstance(usage, ModelUsage) and _is_sound(usage)):
         raise TypeError("an LLMReply's usage is a ModelUsage of finite numbers that are not negative")
     return reply
 

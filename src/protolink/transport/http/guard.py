@@ -121,8 +121,10 @@ class Guard:
 
     def _is_our_name(self, host: str) -> bool:
         host = host.lower()
-        name, colon, port = host.rpartition(":")
-        return host in self._hosts or (bool(colon) and port.isdecimal() and name in self._hosts)
+        name, _, port = host.rpartition(":")
+        # Only a name that was listed without a port fits any.
+        fits_any = port.isdecimal() and (":" not in name or name.endswith("]")) and name in self._hosts
+        return host in self._hosts or fits_any
 
     async def _principal(self, headers: Mapping[str, str]) -> str:
         if self._authenticator is None:
