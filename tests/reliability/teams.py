@@ -335,7 +335,7 @@ class Operator:
             current = await agent.resume_task(ROOT, **response)
         except UnknownRunError:
             current = await self._kind.start(agent)
-        if "uncertain_actions" in current.metadata and current.metadata["uncertain_actions"]:
+        if current.metadata.get("uncertain_actions"):
             # Submitting a task gives its state; taking it up names the action.
             return await agent.resume_task(ROOT)
         return current

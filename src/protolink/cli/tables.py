@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Final, TextIO
 
 __all__ = ["write_table"]
+
+_FIXED: Final = 40
+"""A column of at most so many characters is never folded."""
+
+_NARROWEST: Final = 20
 
 
 def write_table(out: TextIO, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -25,10 +30,15 @@ def _write_rich(out: TextIO, head: Sequence[str], rows: Sequence[Sequence[str]])
         from rich.text import Text
     except ImportError:
         return False
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in head:
-        table.add_column(name, overflow="fold")
+    console = Console(file=out)
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    fixed = sum(width + 2 for width in widths if width <= _FIXED)
+    if fixed + sum(_NARROWEST for width in widths if width > _FIXED) > console.width:
+        return False  # an id that is cut in pieces can be copied by nobody
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for name, width in zip(head, widths, strict=True):
+        table.add_column(name, overflow="fold", no_wrap=width <= _FIXED)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console(file=out).print(table)
+    console.print(table)
     return True

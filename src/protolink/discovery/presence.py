@@ -123,11 +123,12 @@ class Presence:
     @asynccontextmanager
     async def _begun(self, payload: JSON) -> AsyncGenerator[Work | Task]:
         """Work for whoever asks, who can cancel it meanwhile. It ends with the block."""
-        work = await self._submit(_task(payload))
+        task = _task(payload)
+        work = await self._submit(task)
         if isinstance(work, Task):
             yield work
             return
-        entry = (current_principal(), work.task.id, work)
+        entry = (current_principal(), task.id, work)
         self._working.append(entry)
         try:
             yield work

@@ -9,7 +9,6 @@ writer makes them under that lock: before SQLite 3.51.3 a checkpoint that meets 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import queue
@@ -20,12 +19,13 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 from protolink._environment import current_environment
 from protolink._text import visible
-from protolink.durable.faults import is_busy, primary_code, translated
+from protolink.durable.faults import is_busy, primary_code
 from protolink.durable.lease import FileLock, RunLocks, check_side_file, forget_after_fork
+from protolink.durable.operation import Operation
 from protolink.durable.schema import (
     VERSION,
     check_tables,
@@ -46,9 +46,7 @@ from protolink.errors import (
     StoreVersionError,
 )
 
-__all__ = ["Engine", "Operation", "attach", "detach"]
-
-T = TypeVar("T")
+__all__ = ["Engine", "attach", "detach"]
 
 _CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
 _COMMIT_BYTES: Final = 16 * 1024
@@ -67,127 +65,6 @@ _SUSPECT: Final = frozenset(
 )
 
 _logger: Final = logging.getLogger("protolink")
-
-
-class Operation(Generic[T]):
-    """Something to do with the file, for one awaiting caller or, without a loop, for nobody.
-
-    A caller that is canceled leaves it at once: what has not begun is not done, and the value of what was
-    done is undone, whichever of the two comes to know of the other first.
-    """
-
-    __slots__ = (
-        "_given",
-        "_is_left",
-        "_lock",
-        "_loop",
-        "_prepare",
-        "_undo",
-        "_work",
-        "deadline",
-        "future",
-        "patience",
-        "size",
-        "undone",
-    )
-
-    def __init__(
-        self,
-        undone: str,
-        work: Callable[[sqlite3.Connection], T],
-        *,
-        patience: float,
-        prepare: Callable[[], int] | None = None,
-        undo: Callable[[T], object] | None = None,
-        loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        self.undone = undone
-        """What an error says that was not done."""
-        self.patience = patience
-        self.deadline = 0.0
-        self.size = 0
-        self._work = work
-        self._prepare = prepare
-        self._undo = undo
-        self._loop = loop
-        self._lock = threading.Lock()
-        self._is_left = False
-        self._given: list[T] = []
-        self.future: asyncio.Future[None] | None = None if loop is None else loop.create_future()
-
-    @property
-    def is_left(self) -> bool:
-        """Whether its caller waits no more."""
-        return self._is_left
-
-    def start(self, now: float) -> bool:
-        """Do what needs no transaction. False for one that nobody waits for any more, or that was refused."""
-        if self._is_left:
-            return False
-        self.deadline = now + self.patience
-        if self._prepare is not None:
-            try:
-                self.size = self._prepare()
-            except Exception as error:
-                self.fail(error)
-                return False
-        return True
-
-    def run(self, connection: sqlite3.Connection) -> T:
-        """Do it, inside a transaction."""
-        return self._work(connection)
-
-    def undo(self, value: T) -> None:
-        """What it gave is of no use: the commit failed, or nobody waits."""
-        if self._undo is not None:
-            self._undo(value)
-
-    def succeed(self, value: T) -> None:
-        """Tell the caller, from any thread."""
-        if self._loop is None:
-            return
-        with self._lock:
-            if not self._is_left:
-                self._given.append(value)
-        if not self._given:
-            self.undo(value)
-            return
-        try:
-            self._loop.call_soon_threadsafe(self._settle)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            self.undo(value)
-
-    def fail(self, error: BaseException) -> None:
-        """Tell the caller why it was not done, from any thread."""
-        told = translated(error, self.undone)
-        if self._loop is None:
-            _logger.debug("%s", told)
-            return
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._refuse, told)
-
-    def _settle(self) -> None:
-        if self.future is not None and not self.future.done():
-            self.future.set_result(None)
-
-    def _refuse(self, error: BaseException) -> None:
-        if self.future is not None and not self.future.done():
-            self.future.set_exception(error)
-
-    async def result(self) -> T:
-        """What it gave, once it is committed."""
-        if self.future is None:
-            raise RuntimeError("nobody can wait for an operation without a loop")
-        try:
-            await self.future
-        except BaseException:  # canceled, or its loop was closed and its task thrown away
-            with self._lock:
-                self._is_left = True
-            for value in self._given:
-                self.undo(value)
-            raise
-        return self._given[0]
-
 
 _Inbox = queue.SimpleQueue["Operation[Any] | None"]
 

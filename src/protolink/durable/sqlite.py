@@ -16,8 +16,9 @@ from typing import Any, Final, TypeVar
 
 from protolink._environment import current_environment, iso
 from protolink._text import visible
-from protolink.durable.engine import Engine, Operation, attach, detach
+from protolink.durable.engine import Engine, attach, detach
 from protolink.durable.lease import HeldRun
+from protolink.durable.operation import Operation
 from protolink.durable.port import Lease, Row, RunInfo, RunStatus
 from protolink.durable.records import delete_records, first_checksum, insert_records, read_records
 from protolink.durable.rows import (

@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -133,8 +133,10 @@ class Database:
         if target != _MEMORY:
             if not self._read_only:
                 # Made before SQLite makes it, so that it never has another mode; the files that SQLite puts
-                # beside it take over the mode of this one.
-                os.close(os.open(target, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600))
+                # beside it take over the mode of this one. An existing file is not opened here: closing a
+                # descriptor of it would end the locks that this process has on it.
+                with suppress(FileExistsError):
+                    os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600))
             target = Path(target).absolute().as_uri() + ("?mode=ro" if self._read_only else "?mode=rw")
         return sqlite3.connect(
             target, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=target != _MEMORY

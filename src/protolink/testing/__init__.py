@@ -9,6 +9,7 @@ from protolink.testing.clock import ManualClock
 from protolink.testing.conformance import LLMConformance, PolicyConformance
 from protolink.testing.dying import DyingLog, LogDiedError
 from protolink.testing.model import RecordedRequest, ScriptedLLM, ScriptExhaustedError
+from protolink.testing.record_log import RecordLogConformance
 from protolink.testing.runs import CollectedRun, collect, run_events
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "LogDiedError",
     "ManualClock",
     "PolicyConformance",
+    "RecordLogConformance",
     "RecordedRequest",
     "ScriptExhaustedError",
     "ScriptedLLM",

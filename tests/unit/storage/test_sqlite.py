@@ -283,3 +283,20 @@ def test_eight_processes_race_to_create_one_file(tmp_path: Path) -> None:
     runs = [said[start : start + 3] for start in range(0, len(said), 3)]
     assert sorted(runs) == [[f"{number}.{part}" for part in range(3)] for number in range(8)]
     assert len(SQLiteRunStore(path).list_task_records()) == 8
+
+
+def test_a_second_store_of_one_file_leaves_the_locks_of_the_first(tmp_path: Path) -> None:
+    """Closing any descriptor of a file ends a process's locks on it, and another could then remove the log in use."""
+    path = tmp_path / "application.sqlite"
+    first = SQLiteStorage(db_path=str(path))
+    first.save({"kept": 1})
+    removing = f"import sqlite3; print(sqlite3.connect({str(path)!r}).execute('PRAGMA journal_mode=DELETE').fetchone())"
+
+    def other_process() -> str:
+        done = subprocess.run([sys.executable, "-c", removing], capture_output=True, text=True, check=False)
+        return done.stdout + done.stderr
+
+    assert "database is locked" in other_process()
+    SQLiteRunStore(path).get_task("unknown")
+    assert "database is locked" in other_process()
+    assert first.load() == {"kept": 1}
