@@ -8,10 +8,12 @@ from benchmarks.scale import Scale
 from benchmarks.table import Row
 from benchmarks.workloads.agents import idle_agents
 from benchmarks.workloads.concurrency import concurrent_runs, cost_of_company
+from benchmarks.workloads.durable import durable
 from benchmarks.workloads.start import start
 from benchmarks.workloads.steps import one_tool_step, one_turn
 from benchmarks.workloads.streams import events
 from benchmarks.workloads.threads import blocking_tools
+from benchmarks.workloads.workers import workers
 
 __all__ = ["WORKLOADS", "Workload"]
 
@@ -26,4 +28,6 @@ WORKLOADS: Mapping[str, Workload] = {
     "blocking tools": blocking_tools,
     "events": events,
     "idle agents": idle_agents,
+    "workers": workers,
+    "durable": durable,
 }

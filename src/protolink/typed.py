@@ -7,8 +7,8 @@ from typing import Any
 
 from protolink._json import JSONError, dumps, parse
 from protolink.errors import ConfigurationError, ToolDefinitionError
+from protolink.tools.arguments import ArgumentsError
 from protolink.tools.jsonschema import JsonSchemaArguments
-from protolink.tools.schema import ArgumentsError
 
 __all__ = ["AnswerValidator", "answer_validator", "schema_validator"]
 

@@ -57,7 +57,7 @@ from protolink.llms import LLM, LLMReply, LLMRequest, ToolCall
 from protolink.policy.approvals import MAX_FIELD_CHARACTERS, MAX_FIELDS
 from protolink.testing import call
 from protolink.tools import PreparedTool, ToolExecution, report_progress
-from protolink.tools.schema import MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH
+from protolink.tools.arguments import MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH
 from tests.support import ListeningLLM, assert_settled, blocker, model, observe, of_type, results, turns, types
 
 HIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
@@ -764,7 +764,7 @@ def test_a9_a_pattern_cannot_backtrack_for_ever() -> None:
         tool = Tool(lambda: None, name="x", input_schema=schema)
     except ToolDefinitionError:
         return
-    from protolink.tools.schema import ArgumentsError
+    from protolink.tools.arguments import ArgumentsError
 
     with pytest.raises(ArgumentsError):
         tool.arguments.validate(json.dumps({"x": "a" * 50_000 + "!"}))

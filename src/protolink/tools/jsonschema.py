@@ -13,13 +13,15 @@ from fractions import Fraction
 from typing import Any, TypeGuard
 from urllib.parse import unquote
 
+from protolink._json import is_list
 from protolink.errors import ToolDefinitionError
-from protolink.tools.schema import (
+from protolink.tools.arguments import (
     MAX_PROBLEMS,
     MAX_SCHEMA_DEPTH,
     ArgumentsError,
     Problem,
     check_schema_size,
+    location,
     require_finite,
 )
 
@@ -33,7 +35,6 @@ _ANNOTATIONS = frozenset(
 )  # fmt: skip
 _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 _A = {"array": "an array", "integer": "an integer", "object": "an object", "null": "null"}
-_LONGEST_KEY = 64
 
 # A schema can ask for more work than its size suggests: alternatives within alternatives multiply. So the
 # steps are counted, and there are always enough for a schema that looks at each value a few times.
@@ -128,8 +129,7 @@ class _Check:
             raise _TooMuchWorkError
 
     def wrong(self, path: _Path, message: str) -> None:
-        cut = (text if len(text := str(key)) <= _LONGEST_KEY else f"{text[:_LONGEST_KEY]}…" for key in path)
-        self.problems.append(Problem(".".join(cut), message))
+        self.problems.append(Problem(location(path), message))
 
     def passes(self, rule: _Rule, value: Any) -> bool:
         """Try a rule without reporting what is wrong."""
@@ -151,7 +151,7 @@ def _copied(value: Any, at: str, depth: int) -> Any:
             if not isinstance(key, str):
                 raise ToolDefinitionError(f"input schema, at {at!r}: {type(key).__name__} is no key in JSON; use texts")
         return {key: _copied(inner, f"{at}/{_escaped(key)}", depth + 1) for key, inner in value.items()}
-    if _is_array(value) or _is_tuple(value):
+    if is_list(value) or _is_tuple(value):
         return [_copied(inner, f"{at}/{index}", depth + 1) for index, inner in enumerate(value)]
     if value is None or isinstance(value, (bool, str, int)) or (isinstance(value, float) and math.isfinite(value)):
         return value
@@ -168,10 +168,6 @@ def _is_object(value: Any) -> TypeGuard[dict[str, Any]]:
 
 def _is_mapping(value: Any) -> TypeGuard[Mapping[Any, Any]]:
     return isinstance(value, Mapping)
-
-
-def _is_array(value: Any) -> TypeGuard[list[Any]]:
-    return isinstance(value, list)
 
 
 def _is_tuple(value: Any) -> TypeGuard[tuple[Any, ...]]:
@@ -204,7 +200,7 @@ def _identity(value: Any) -> Any:
     """A hashable stand-in: equal for what JSON calls equal, where 1 is 1.0 and not true."""
     if _is_object(value):
         return "object", frozenset((key, _identity(inner)) for key, inner in value.items())
-    if _is_array(value):
+    if is_list(value):
         return "array", tuple(map(_identity, value))
     return "boolean" if isinstance(value, bool) else "", value
 
@@ -358,7 +354,7 @@ def _all(rules: tuple[_Rule, ...]) -> _Rule:
 
 
 def _type(compiler: _Compiler, names: Any, at: str, schema: dict[str, Any]) -> _Rule:
-    allowed: list[Any] = names if _is_array(names) else [names]
+    allowed: list[Any] = names if is_list(names) else [names]
     if not allowed or any(name not in _TYPES for name in allowed):
         raise _refusal(at, f"it is one of {', '.join(_TYPES)}, or an array of them")
     wanted = " or ".join(_A.get(name, f"a {name}") for name in allowed)
@@ -371,7 +367,7 @@ def _type(compiler: _Compiler, names: Any, at: str, schema: dict[str, Any]) -> _
 
 
 def _enum(compiler: _Compiler, values: Any, at: str, schema: dict[str, Any]) -> _Rule:
-    if not _is_array(values) or not values:
+    if not is_list(values) or not values:
         raise _refusal(at, "it is an array with at least one value")
     allowed = frozenset(map(_identity, values))
 
@@ -407,7 +403,7 @@ def _properties(compiler: _Compiler, properties: Any, at: str, schema: dict[str,
 
 
 def _required(compiler: _Compiler, names: Any, at: str, schema: dict[str, Any]) -> _Rule:
-    if not _is_array(names) or not all(isinstance(name, str) for name in names):
+    if not is_list(names) or not all(isinstance(name, str) for name in names):
         raise _refusal(at, "it is an array of property names")
 
     def rule(value: Any, path: _Path, check: _Check) -> None:
@@ -439,11 +435,11 @@ def _additional(compiler: _Compiler, allowed: Any, at: str, schema: dict[str, An
 
 def _items(compiler: _Compiler, items: Any, at: str, schema: dict[str, Any]) -> _Rule:
     prefix = schema.get("prefixItems", [])
-    skipped = len(prefix) if _is_array(prefix) else 0
+    skipped = len(prefix) if is_list(prefix) else 0
     inner = compiler.inner(items, at)
 
     def rule(value: Any, path: _Path, check: _Check) -> None:
-        if _is_array(value):
+        if is_list(value):
             for index in range(skipped, len(value)):
                 inner(value[index], (*path, index), check)
 
@@ -451,12 +447,12 @@ def _items(compiler: _Compiler, items: Any, at: str, schema: dict[str, Any]) -> 
 
 
 def _prefix_items(compiler: _Compiler, prefix: Any, at: str, schema: dict[str, Any]) -> _Rule:
-    if not _is_array(prefix) or not prefix:
+    if not is_list(prefix) or not prefix:
         raise _refusal(at, "it is an array with at least one schema")
     rules = [compiler.inner(inner, f"{at}/{index}") for index, inner in enumerate(prefix)]
 
     def rule(value: Any, path: _Path, check: _Check) -> None:
-        if _is_array(value):
+        if is_list(value):
             for index, (each, item) in enumerate(zip(rules, value, strict=False)):
                 each(item, (*path, index), check)
 
@@ -468,7 +464,7 @@ def _unique_items(compiler: _Compiler, unique: Any, at: str, schema: dict[str, A
         raise _refusal(at, "it is a boolean")
 
     def rule(value: Any, path: _Path, check: _Check) -> None:
-        if unique and _is_array(value) and len(set(map(_identity, value))) < len(value):
+        if unique and is_list(value) and len(set(map(_identity, value))) < len(value):
             check.wrong(path, "Items should be different from each other")
 
     return rule
@@ -535,7 +531,7 @@ def _pattern(compiler: _Compiler, pattern: Any, at: str, schema: dict[str, Any])
 
 
 def _alternatives(compiler: _Compiler, schemas: Any, at: str) -> list[_Rule]:
-    if not _is_array(schemas) or not schemas:
+    if not is_list(schemas) or not schemas:
         raise _refusal(at, "it is an array with at least one schema")
     return [compiler.alternative(inner, f"{at}/{index}", at) for index, inner in enumerate(schemas)]
 

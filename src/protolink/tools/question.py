@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from protolink._json import JSONError, is_list, is_mapping, parse
 from protolink.errors import ToolDefinitionError
-from protolink.tools.schema import ArgumentsError, Problem
+from protolink.tools.arguments import ArgumentsError, Problem
 from protolink.tools.tool import BaseTool
 
 __all__ = ["MAX_CHOICES", "QuestionTool", "ask_user"]

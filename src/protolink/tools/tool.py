@@ -14,7 +14,8 @@ from protolink._json import is_mapping, require_json
 from protolink.action import RunAction
 from protolink.context import RunContext
 from protolink.errors import ToolDefinitionError
-from protolink.tools.schema import Arguments, check_tool_name, inspect_callable
+from protolink.tools.arguments import Arguments
+from protolink.tools.schema import check_tool_name, inspect_callable
 
 __all__ = ["ActionBuilder", "BaseTool", "OnError", "SyncExecution", "Tool", "check_sync_execution"]
 

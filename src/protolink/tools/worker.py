@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from protolink._json import JSONError, is_mapping, parse
 from protolink.errors import ToolDefinitionError
-from protolink.tools.schema import Arguments, ArgumentsError, Problem
+from protolink.tools.arguments import Arguments, ArgumentsError, Problem
 from protolink.tools.tool import BaseTool
 
 __all__ = ["TASK_SCHEMA", "TaskArguments", "Worker", "WorkerTool"]

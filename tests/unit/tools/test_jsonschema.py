@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protolink.errors import ToolDefinitionError
+from protolink.tools.arguments import MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, ArgumentsError
 from protolink.tools.jsonschema import JsonSchemaArguments
-from protolink.tools.schema import MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, ArgumentsError
 
 
 def accepts(schema: dict[str, Any], value: Any) -> bool:

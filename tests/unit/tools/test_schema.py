@@ -28,7 +28,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from protolink.errors import ToolDefinitionError
-from protolink.tools.schema import ArgumentsError, CallableSignature, check_tool_name, inspect_callable
+from protolink.tools.arguments import ArgumentsError
+from protolink.tools.schema import CallableSignature, check_tool_name, inspect_callable
 
 T = TypeVar("T")
 Small = TypeVar("Small", bound=int)
@@ -429,6 +430,15 @@ class AsyncSeller(Seller):
         """Sell some later."""
 
 
+class Descriptor:
+    """What a decorator written as a class often is."""
+
+    def __get__(self, instance: object, owner: object = None) -> Descriptor:
+        return self
+
+    async def __call__(self, units: int) -> None: ...
+
+
 def counted(func: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(func)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -460,6 +470,7 @@ CALLABLES: list[tuple[Callable[..., Any], str, bool]] = [
     (Shop.close, "close", False),
     (Seller(), "Seller", False),
     (AsyncSeller(), "AsyncSeller", True),
+    (Descriptor(), "Descriptor", True),
     (decorated, "decorated", False),
     (Decorated().sell, "sell", False),
     (functools.lru_cache(decorated), "decorated", False),

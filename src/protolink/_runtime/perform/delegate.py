@@ -28,7 +28,7 @@ from protolink._json import canonical, render
 from protolink._runtime.request import prompt_request, tool_request
 from protolink._runtime.scopes import Interrupted
 from protolink.action import action_fingerprint
-from protolink.tools.schema import Arguments, ArgumentsError
+from protolink.tools.arguments import Arguments, ArgumentsError
 from protolink.tools.tool import BaseTool
 from protolink.tools.worker import TaskArguments, WorkerTool
 

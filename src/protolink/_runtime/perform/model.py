@@ -8,6 +8,7 @@ import math
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from protolink._core.budget import model_call_limit
@@ -27,7 +28,7 @@ from protolink._json import JSONError, dumps, is_mapping, parse, render, thaw
 from protolink._runtime.pace import turn
 from protolink._runtime.perform.calls import call, call_hooks
 from protolink._runtime.scopes import PASSING, enter
-from protolink._text import describe_error
+from protolink._text import describe_error, encodable
 from protolink.errors import ConfigurationError
 from protolink.hooks import ModelRequest
 from protolink.llms.create import create_llm
@@ -247,7 +248,8 @@ def _checked(reply: object) -> LLMReply:
     usage = reply.usage
     if usage is not UNKNOWN_USAGE and not (isinstance(usage, ModelUsage) and _is_sound(usage)):
         raise TypeError("an LLMReply's usage is a ModelUsage of finite numbers that are not negative")
-    return reply
+    # Half of a character can be neither stored nor sent back.
+    return reply if reply.text.isascii() else replace(reply, text=encodable(reply.text))
 
 
 def _is_call(value: object) -> bool:

@@ -23,9 +23,9 @@ from protolink._runtime.scopes import PASSING
 from protolink._text import describe_error
 from protolink.action import RunAction, action_fingerprint
 from protolink.errors import ToolRejectedError
+from protolink.tools.arguments import ArgumentsError
 from protolink.tools.prepared import PreparedTool
 from protolink.tools.question import QuestionTool
-from protolink.tools.schema import ArgumentsError
 from protolink.tools.tool import BaseTool, Tool
 
 if TYPE_CHECKING:
