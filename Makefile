@@ -19,13 +19,15 @@ help: ## list the commands
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[cli,dev,http,jwt]'
 	@touch $@
 
 setup: $(READY) ## make .venv with everything that the other commands need
 
-demo: $(READY) ## run the example of the README
-	@$(BIN)/python examples/quickstart.py
+demo: $(READY) ## one agent, workers as a live tree, and a run that outlives its process
+	@for example in quickstart live_tree durable_slices; do \
+		echo "examples/$$example.py:"; $(BIN)/python examples/$$example.py || exit 1; echo; \
+	done
 
 test: $(READY) ## run all tests
 	$(BIN)/python -m pytest -q --tb=short
