@@ -175,6 +175,61 @@ def test_canceling_ends_a_paused_run_with_and_without_its_agent(shell: Shell) ->
     assert statuses == ["canceled", "canceled"]
 
 
+WAITING = """
+import asyncio
+from protolink import Agent
+from protolink.llms import MockLLM
+from protolink.testing import call
+from protolink.tools import ask_user
+
+async def wait() -> str:
+    print("entered", flush=True)
+    await asyncio.Event().wait()
+    return "never"
+
+def respond(history, system_prompt):
+    asked = any(message["role"] == "tool" for message in history.messages)
+    return call("wait") if asked else call("ask_user", question="Ready?")
+
+clerk = Agent(
+    name="clerk", tools=[ask_user, wait], llm=MockLLM(response_callback=respond), durability="runs.sqlite", verbosity=0
+)
+"""
+
+
+def test_the_keyboard_cancels_the_run_that_is_resumed(shell: Shell) -> None:
+    """Whoever watches it can end it; the run has an end and the shell gets no traceback."""
+    (shell.folder / "app.py").write_text(WAITING)
+    run_id = shell.start()
+    answer = ["--request-id", shell.waiting(), "--answer", "true"]
+    command = ["-m", "protolink", "runs", "resume", run_id, "--store", "runs.sqlite", "--agent", "app:clerk", *answer]
+    resuming = subprocess.Popen(
+        [sys.executable, *command], cwd=shell.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with resuming:
+        assert resuming.stdout is not None
+        assert resuming.stderr is not None
+        assert resuming.stdout.readline() == "entered\n"
+        resuming.send_signal(signal.SIGINT)
+        assert resuming.wait(60) == 130
+        assert resuming.stderr.read() == ""
+
+    (run,) = json.loads(shell.runs("list", "--json").stdout)
+    assert run["status"] == "canceled"
+
+
+def test_a_reader_that_leaves_early_is_no_error(shell: Shell) -> None:
+    """`protolink runs show | head` ends without a complaint."""
+    run_id = shell.start()
+    command = f"set -o pipefail; {sys.executable} -m protolink runs show {run_id} --store runs.sqlite | true"
+
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=shell.folder, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_command_is_installed() -> None:
     """The script and `python -m protolink` are the same program."""
     script = Path(sys.executable).with_name("protolink")

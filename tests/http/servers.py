@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import os
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -14,12 +16,19 @@ from protolink import Agent
 from protolink.transport import HTTPTransport
 from tests.support import model
 
+# Below the ports that the system gives to outgoing connections, one of which could come first; each is given once.
+_ports = itertools.cycle(range(20_000, 32_000))
+for _ in range(os.getpid() % 12_000):
+    next(_ports)
+
 
 def free_url() -> str:
     """An address of this machine where nobody listens at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+    for port in _ports:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return f"http://127.0.0.1:{port}"
+    raise AssertionError("every port is taken")
 
 
 def port_of(url: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 from contextlib import aclosing
 from typing import Any
 
@@ -25,12 +26,13 @@ from protolink import (
 from protolink.client import AgentClient
 from protolink.discovery import Registry, RegistryClient
 from protolink.storage import InMemoryStorage
-from protolink.testing import call
+from protolink.testing import DyingLog, call
 from protolink.transport import (
     HTTPTransport,
     PeerNotFoundError,
     PeerRefusedError,
     PeerUnavailableError,
+    TransportError,
     TransportStartError,
 )
 from protolink.transport.http import APIKeyAuthenticator
@@ -400,3 +402,66 @@ async def test_many_agents_start_and_stop_again() -> None:
         assert [(await get(url, "/health")).status for url in urls] == [200] * 5
         await asyncio.gather(*(agent.stop() for agent in agents))
         assert not any(map(listens, urls))
+
+
+@pytest.mark.parametrize("kind", ["http", "runtime"])
+async def test_a_run_that_its_store_left_is_one_of_unknown_outcome(kind: str) -> None:
+    """It has begun: nobody is told that a second attempt were safe."""
+    url = free_url() if kind == "http" else "runtime://http-test-left"
+    async with agent_at(url, call("double", number=2), tools=[double], transport=kind, durability=DyingLog(dies_at=4)):
+        with pytest.raises(TransportError) as caught:
+            await AgentClient(kind).send_task(url, Task.create_infer("go"))
+
+    assert caught.value.delivered
+
+
+@pytest.mark.parametrize("kind", ["http", "runtime"])
+async def test_every_transport_knows_what_is_not_there(kind: str) -> None:
+    """Cards are given and tasks are canceled in one process as between two."""
+    url = free_url() if kind == "http" else "runtime://http-test-there"
+    async with agent_at(url, tools=[double], transport=kind):
+        assert (await AgentClient(kind).card(url)).name == "server"
+        with pytest.raises(PeerNotFoundError) as caught:
+            await AgentClient(kind).cancel_task(url, "no-such-task")
+
+    assert not caught.value.delivered
+
+
+_PEER = """
+import asyncio, sys
+from protolink import Agent
+async def wait() -> None:
+    "Wait for ever."
+    print("entered", flush=True)
+    await asyncio.Event().wait()
+async def main():
+    await Agent(name="peer", transport="http", url=sys.argv[1], tools=[wait]).start()
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_peer_that_is_killed_leaves_the_outcome_unknown(streaming: bool) -> None:
+    """Its process is gone in the middle of the work: look before retrying. Afterwards nobody is there."""
+    url, task = free_url(), Task.create_tool_call("wait")
+
+    async def ask() -> Any:
+        if streaming:
+            return [item async for item in AgentClient("http").stream_task(url, task)]
+        return await AgentClient("http").send_task(url, task)
+
+    peer = await asyncio.create_subprocess_exec(sys.executable, "-c", _PEER, url, stdout=asyncio.subprocess.PIPE)
+    assert peer.stdout is not None
+    assert await peer.stdout.readline() == b"ready\n"
+    asking = asyncio.create_task(ask())
+    assert await peer.stdout.readline() == b"entered\n"
+    peer.kill()
+    with pytest.raises(PeerUnavailableError) as broken:
+        await asking
+    await peer.wait()
+    with pytest.raises(PeerUnavailableError) as gone:
+        await ask()
+
+    assert (broken.value.delivered, gone.value.delivered) == (True, False)

@@ -16,7 +16,6 @@ from protolink.transport.http.routes import ROUTES
 from protolink.transport.port import Frame
 from tests.http.servers import (
     Reply,
-    Waiting,
     connected,
     exchange,
     free_url,
@@ -270,33 +269,26 @@ async def test_c4_a_slow_sender_is_given_up() -> None:
 
 async def test_c4_no_more_is_done_at_a_time_than_allowed() -> None:
     """For one principal, whose excess is nobody else's trouble, and for all; a place that was left is free again."""
-    waiting = Waiting()
+    begun, go = asyncio.Queue[str](), asyncio.Event()
+
+    async def wait(operation: str, payload: Any) -> Any:
+        begun.put_nowait(operation)
+        await go.wait()
+
     limits = HTTPLimits(max_requests=3, max_requests_per_principal=2)
-    async with served(waiting, authenticator=KEYS, limits=limits) as transport:
-        url = str(transport.url)
-
-        def ask(key: str) -> asyncio.Task[Reply]:
-            return asyncio.create_task(post(url, "/tasks", Authorization=f"Bearer {key}"))
-
-        first = [ask(ALICE), ask(ALICE)]
-        refused = await refused_of([ask(ALICE) for _ in range(3)])
-        first.append(ask(BOB))
-        refused += await refused_of([ask(BOB) for _ in range(3)])
+    async with served(wait, authenticator=KEYS, limits=limits) as transport:
+        url, first, refused = str(transport.url), list[asyncio.Task[Reply]](), list[Reply]()
+        for key, places in ((ALICE, 2), (BOB, 1)):
+            for _ in range(places):
+                first.append(asyncio.create_task(post(url, "/tasks", Authorization=f"Bearer {key}")))
+                await begun.get()
+            refused.append(await post(url, "/tasks", Authorization=f"Bearer {key}"))
         assert (await get(url, "/health")).status == 200
-        waiting.go.set()
+        go.set()
         assert [(await task).status for task in first] == [200] * 3
-        assert (await ask(ALICE)).status == 200
+        assert (await post(url, "/tasks", Authorization=f"Bearer {ALICE}")).status == 200
 
-    assert {(reply.status, reply.headers["retry-after"]) for reply in refused} == {(429, "1")}
-
-
-async def refused_of(asked: list[asyncio.Task[Reply]]) -> list[Reply]:
-    """The first answers; who has none by then waits in a place that is left again."""
-    done, pending = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-    for task in pending:
-        task.cancel()
-    await asyncio.gather(*pending, return_exceptions=True)
-    return [task.result() for task in done]
+    assert [(reply.status, reply.headers["retry-after"]) for reply in refused] == [(429, "1")] * 2
 
 
 async def test_c4_connections_are_counted() -> None:
@@ -306,6 +298,37 @@ async def test_c4_connections_are_counted() -> None:
         async with connected(url), connected(url), connected(url) as (reader, _):
             assert await hung_up(reader)
         assert (await get(url, "/health")).status == 200
+
+
+async def test_c4_a_reply_that_nobody_reads_gives_its_place_back() -> None:
+    """It is dropped, and others are answered."""
+    limits = HTTPLimits(max_requests=1, write_seconds=0.5)
+
+    async def much(operation: str, payload: Any) -> Any:
+        return "x" * payload
+
+    async with served(much, limits=limits) as transport:
+        url = str(transport.url)
+        async with connected(url) as (_, writer):
+            writer.write(request_bytes(url, "/tasks", b"15000000"))
+            while (await post(url, "/tasks", 1)).status == 200:
+                pass  # until the large one has the only place
+            while (await post(url, "/tasks", 1)).status == 429:
+                pass
+
+
+async def test_c4_a_sender_that_stops_half_way_holds_up_no_stop() -> None:
+    """A body that never comes is not waited for when the server stops."""
+    transport = HTTPTransport(free_url(), limits=HTTPLimits(body_seconds=1000, header_seconds=1000))
+    transport.serve(Calls())
+    await transport.start()
+    url = str(transport.url)
+    async with connected(url) as (first, writer), connected(url) as (second, other):
+        writer.write(request_bytes(url, "/tasks", b"", Content_Length="10", Expect="100-continue"))
+        await first.readuntil(b"100 Continue")
+        other.write(b"POST /ta")
+        await transport.stop()
+        assert await hung_up(second)
 
 
 async def test_c4_a_reader_that_reads_nothing_is_dropped() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ class Office:
         return RunContext.from_task(task).run_id
 
     @asynccontextmanager
-    async def abandoned(self, *turns: Any, **options: Any) -> AsyncIterator[str]:
+    async def abandoned(self, *turns: Any, **options: Any) -> AsyncGenerator[str]:
         """A run whose process has died inside a tool, as far as the store can tell."""
         handle = self.agent(*turns, **options).start_run("go")
         await self.entered.wait()
@@ -252,6 +252,16 @@ async def test_canceling_a_paused_run_closes_what_was_open() -> None:
     assert [action["status"] for action in report.actions] == ["canceled", "canceled"]
     assert (await manager.resume(run_id)).state is TaskState.CANCELED
     assert office.effects == []
+
+
+async def test_a_reason_that_cannot_be_stored_as_it_is_is_escaped() -> None:
+    """A program's odd text must not keep a run from ending."""
+    office = Office()
+    run_id = await office.run(QUESTION)
+
+    task = await RunManager(office.agent()).cancel(run_id, "half of \ud800")
+
+    assert task.metadata["cancel_reason"] == "half of \\ud800"
 
 
 async def test_canceling_an_abandoned_run_keeps_its_effect_uncertain() -> None:

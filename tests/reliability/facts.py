@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from protolink._core.codec import decode
 from protolink._core.records import (
@@ -38,9 +39,18 @@ def facts(rows: Sequence[Row]) -> list[Fact]:
     """The records of a list."""
     found: list[Fact] = []
     for row in rows:
-        bodies = {name: parse(text, max_bytes=1 << 31) for name, text in row.bodies.items()}
-        found.append(Fact(row.run_id, decode(row.kind, row.version, parse(row.body), bodies)))
+        bodies = tuple(row.bodies.items())
+        found.append(Fact(row.run_id, _record(row.kind, row.version, row.body, bodies)))
     return found
+
+
+@lru_cache(maxsize=4096)
+def _record(kind: str, version: int, body: str, bodies: tuple[tuple[str, str], ...]) -> Record:
+    return decode(kind, version, _parsed(body), {name: _parsed(text) for name, text in bodies})
+
+
+def _parsed(text: str) -> object:
+    return parse(text, max_bytes=1 << 31, max_depth=250)
 
 
 async def stored(log: RecordLog, root_id: str = ROOT) -> list[Row]:

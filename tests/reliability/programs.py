@@ -83,7 +83,7 @@ async def _told(work: Any) -> Any:
     try:
         task = await work
     except ProtolinkError as error:
-        told = {"error": type(error).__name__, "message": str(error)}
+        told: dict[str, Any] = {"error": type(error).__name__, "message": str(error)}
         for name in ("owner", "since", "root_run_id", "run_id", "action_id", "tool_name", "arguments"):
             told[name] = getattr(error, name, None)
         return {**told, "seconds": time.monotonic() - began}

@@ -1,4 +1,4 @@
-"""Agents of ten kinds, the world that they act on, and an operator who takes their runs to the end.
+"""Agents of a dozen kinds, the world that they act on, and an operator who takes their runs to the end.
 
 Each kind is built anew for every process. Its model decides by what the conversation holds and by nothing else,
 so that a restarted process gets the answers that the first one would have got.
@@ -217,6 +217,28 @@ def _grandchild(log: RecordLog, world: World) -> Agent:
     return Agent(name="top", llm=model, subagents=[child], subagent_limits=limits, durability=log)
 
 
+def _three_levels(log: RecordLog, world: World) -> Agent:
+    limits = SubagentLimits(max_depth=3)
+    below = Agent(
+        name="lower",
+        llm=Player(world.asked, delegate("worker", "act"), call("act", value=4)),
+        tools=[acting(world)],
+        subagents=[worker(world)],
+        subagent_limits=limits,
+    )
+    middle = Agent(
+        name="middle", llm=Player(world.asked, delegate("lower", "go")), subagents=[below], subagent_limits=limits
+    )
+    model = Player(world.asked, delegate("middle", "have it done"))
+    return Agent(name="top", llm=model, subagents=[middle], subagent_limits=limits, durability=log)
+
+
+def _two_workers(log: RecordLog, world: World) -> Agent:
+    both = calls(delegate("left", "act"), delegate("right", "act"))
+    children = [worker(world, name="left"), worker(world, call("act", value=5), call("act", value=6), name="right")]
+    return Agent(name="parent", llm=Player(world.asked, both), subagents=children, durability=log)
+
+
 def _asking_child(log: RecordLog, world: World) -> Agent:
     child = Agent(
         name="worker",
@@ -273,6 +295,8 @@ KINDS: Mapping[str, Kind] = {
     "approval": Kind(_approval),
     "worker": Kind(_worker),
     "worker's worker": Kind(_grandchild),
+    "three levels": Kind(_three_levels),
+    "two workers": Kind(_two_workers),
     "approval in a worker": Kind(_asking_child),
     "yield": Kind(_slices),
     "typed answer": Kind(_typed, _start_typed),

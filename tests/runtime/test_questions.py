@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,13 @@ from protolink import (
     Task,
     TaskExecutionError,
     TaskState,
+    UncertainExecutionError,
 )
 from protolink.durable.memory import MemoryRecordLog
 from protolink.durable.port import Lease, Row, RunStatus
 from protolink.errors import StoreFullError
 from protolink.llms import MockLLM
-from protolink.testing import call
+from protolink.testing import DyingLog, LogDiedError, call
 from protolink.tools import Tool, ask_user
 from tests.support import model, observe, of_type, results, types
 
@@ -192,6 +194,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "both": {"approved": True, "answer": "red"},
     "nothing": {},
     "no JSON": {"answer": object()},
+    "half of a character": {"answer": "\ud800"},
     "not a number": {"answer": float("nan")},
     "another fingerprint": {"answer": "red", "fingerprint": "0" * 64},
 }
@@ -376,3 +379,41 @@ async def test_an_answer_is_stored_with_the_attempt_that_it_begins_or_not_at_all
     await clerk.agent().resume_task(run_id, request_id=waiting["request_id"], answer="blue")
 
     assert clerk.heard[-1] == ["blue"]
+
+
+async def _to_the_end(clerk: Clerk, submitted: Task) -> None:
+    """What an application does that has kept nothing but its task, after any death."""
+    run_id = RunContext.from_task(submitted).run_id
+    task = await clerk.agent().run_task(submitted)
+    while not task.is_terminal:
+        said: dict[str, Any] = {}
+        if task.state is TaskState.INPUT_REQUIRED:
+            waiting = task.metadata["interruptions"][0]
+            said = {"approved": True} if waiting["kind"] == "approval" else {"answer": waiting["request"]["question"]}
+            said["request_id"] = waiting["request_id"]
+        try:
+            task = await clerk.agent().resume_task(run_id, **said)
+        except UncertainExecutionError as error:
+            await clerk.agent().reconcile(run_id, str(error.action_id), result="paid 3")
+
+
+async def _writes() -> int:
+    log = DyingLog()
+    await _to_the_end(Clerk(SEVERAL, store=log), Task.create_infer("go", context=RunContext()))
+    return log.writes
+
+
+@pytest.mark.parametrize("applied", [True, False])
+async def test_wherever_the_process_dies_answers_and_payments_happen_once(applied: bool) -> None:
+    """The model reads each answer once, in order, and the payment is made once or said to be uncertain."""
+    for dies_at in range(1, await _writes() + 1):
+        log = DyingLog(dies_at=dies_at, applied=applied)
+        clerk, task = Clerk(SEVERAL, store=log), Task.create_infer("go", context=RunContext())
+        with suppress(LogDiedError):
+            await _to_the_end(clerk, task)
+
+        clerk.store = log.reopened()
+        await _to_the_end(clerk, task)
+
+        assert clerk.heard[-1] == ["paid 3", "Why?", "When?"]
+        assert len(clerk.paid) <= 1

@@ -16,6 +16,7 @@ from protolink._core.records import (
 from protolink._core.state import ActionState, RunState, TreeState
 from protolink._runtime.journal import Journal
 from protolink._runtime.principal import current_principal
+from protolink._text import encodable
 
 __all__ = ["call_off"]
 
@@ -29,7 +30,7 @@ async def call_off(journal: Journal, reason: str) -> bool:
     tree = journal.tree
     if tree.runs[tree.root_id].finished is not None:
         return False
-    await journal.append_together(_endings(tree, reason, current_principal()))
+    await journal.append_together(_endings(tree, encodable(reason), current_principal()))
     return True
 
 

@@ -344,7 +344,10 @@ class Driver:
                     await self._abandon()
                 except Exception as error:  # ours: a run must end, whatever went wrong
                     failures += 1
-                    await self._fail_unexpectedly(error, for_good=failures > _FAILURES_OF_A_RUN)
+                    try:
+                        await self._fail_unexpectedly(error, for_good=failures > _FAILURES_OF_A_RUN)
+                    except DurableExecutionError:
+                        await self._abandon()
         finally:
             if self._deadline is not None:
                 self._deadline.cancel()

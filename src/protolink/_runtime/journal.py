@@ -10,6 +10,7 @@ records that are followed by nothing outside the list wait for the next one that
 from __future__ import annotations
 
 import asyncio
+import re
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -33,8 +34,9 @@ from protolink._core.state import ActionState, RecordRefused, RunState, TreeStat
 from protolink._core.views.project import Identity
 from protolink._environment import Environment
 from protolink._json import JSONError, dumps, parse
+from protolink._text import describe_error
 from protolink.durable.port import Lease, RecordLog, Row, RunInfo, RunStatus
-from protolink.errors import DurableExecutionError, LostRunError, RunExistsError, StoreDamagedError
+from protolink.errors import DurableExecutionError, LostRunError, RunExistsError, StoreDamagedError, StoreError
 
 __all__ = ["Journal"]
 
@@ -136,6 +138,10 @@ class Journal:
             self.broken = error
             self._wake()
             raise
+        except Exception as error:  # a store's, or a name that no store can hold
+            self.broken = StoreError(f"run {self.tree.root_id!r} was not created: {describe_error(error)}")
+            self._wake()
+            raise self.broken from error
         await self._commit(self._log)
 
     async def _reserved(self, log: RecordLog) -> Lease:
@@ -306,6 +312,11 @@ class Journal:
                 self.broken = error
                 self._wake()
                 raise
+            except Exception as error:  # a store's, which should have said so in the family's words
+                why = describe_error(error)
+                self.broken = StoreError(f"{len(batch)} records of run {self.tree.root_id!r} were not stored: {why}")
+                self._wake()
+                raise self.broken from error
             self._stored = batch[-1].number
             self._tell(told)
 
@@ -389,6 +400,12 @@ class Journal:
         """The records so far, in their order."""
         return (entry for entry in self.entries if isinstance(entry, Entry))
 
+    def beginning(self, run_id: str) -> Iterator[Entry]:
+        """The first record of a run, where it is not stored yet and the list does not show it."""
+        for item in self._untold:
+            if isinstance(item, Entry) and item.run_id == run_id and isinstance(item.record, RunStarted):
+                yield item
+
     def action(self, action_id: str) -> ActionState | None:
         """What the list says of an action."""
         for entry in self.entries:
@@ -470,9 +487,19 @@ def _row(entry: Entry) -> Row:
         at=entry.at,
         kind=kind,
         version=version,
-        body=dumps(plain),
-        bodies=bodies,
+        body=_storable(dumps(plain)),
+        bodies={name: _storable(text) for name, text in bodies.items()},
     )
+
+
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+def _storable(text: str) -> str:
+    """JSON text with each half of a character as a visible escape: a file name, say, in an exception's words."""
+    if text.isascii() or _HALF.search(text) is None:
+        return text
+    return _HALF.sub(lambda half: f"\\\\u{ord(half[0]):04x}", text)
 
 
 def _place(item: Entry | Fragment) -> int:

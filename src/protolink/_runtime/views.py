@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from protolink._core.views.project import project
@@ -73,7 +74,7 @@ class Views:
     @property
     def task(self) -> Task:
         """The task as it stands; a value of the caller's own."""
-        task = task_snapshot(self._journal.entries, self.run_id)
+        task = task_snapshot(chain(self._journal.entries, self._journal.beginning(self.run_id)), self.run_id)
         if self.policy is not None and "error" in task.metadata:
             task.metadata["error"] = self.policy.value(task.metadata["error"])
         return task

@@ -1,6 +1,6 @@
 """The command `protolink`: looking after stored runs from a shell.
 
-Exit codes: 0 done, 1 refused (the reason is on stderr), 2 not understood.
+Exit codes: 0 done, 1 refused (the reason is on stderr), 2 not understood, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from protolink._json import JSONError, parse
 __all__ = ["main"]
 
 REFUSED: Final = 1
+INTERRUPTED: Final = 130
+"""What shells expect of a program that the keyboard has interrupted."""
+
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -31,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Refused as refused:
         sys.stderr.write(f"protolink: {refused}\n")
         return REFUSED
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except BrokenPipeError:
         # Whoever read along has left. What was asked is done, and the interpreter must not complain at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

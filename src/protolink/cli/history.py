@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from protolink._core.codec import encode, kind_of
 from protolink._core.entries import Entry
@@ -94,7 +94,7 @@ def _told(value: Any) -> str:
     if isinstance(value, str | int):
         return str(value)
     if isinstance(value, tuple):
-        return " ".join(map(str, value))
+        return " ".join(map(str, cast("tuple[object, ...]", value)))
     for name in ("status", "limit", "code"):
         word = getattr(value, name, None)
         if word is not None:

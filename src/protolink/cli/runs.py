@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
-from typing import Any, Final, TextIO
+from typing import Any, Final, TextIO, cast
 
 from protolink._environment import iso
 from protolink._json import dumps
@@ -106,13 +106,13 @@ def _waits(info: RunInfo) -> list[str]:
     """What somebody has to say, in one line each."""
     lines: list[str] = []
     for item in _items(info, "interruptions"):
-        request = item.get("request") or {}
+        request: dict[str, Any] = item.get("request") or {}
         kind, request_id = item.get("kind"), item.get("request_id")
         if kind == "input":
             choices = f" {dumps(request['choices'])}" if request.get("choices") else ""
             lines.append(f"answer {request_id}: {request.get('question')}{choices}")
         elif kind == "approval":
-            action = request.get("action") or {}
+            action: dict[str, Any] = request.get("action") or {}
             lines.append(f"approval {request_id}: {action.get('name')} {dumps(action.get('payload'))}")
         else:
             lines.append("another slice")
@@ -124,8 +124,7 @@ def _waits(info: RunInfo) -> list[str]:
 
 
 def _items(info: RunInfo, key: str) -> list[dict[str, Any]]:
-    found: Any = info.summary.get(key)
-    return found if isinstance(found, list) else []
+    return cast("list[dict[str, Any]]", info.summary.get(key) or [])
 
 
 async def _show(options: argparse.Namespace, log: SQLiteRecordLog, out: TextIO) -> None:

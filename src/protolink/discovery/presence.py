@@ -12,16 +12,16 @@ from protolink._environment import Environment, current_environment
 from protolink._json import JSON
 from protolink._runtime.lifecycle import Lifecycle, starting
 from protolink._runtime.principal import acting_as, current_principal
-from protolink._text import describe_error, visible
+from protolink._text import describe_error, type_name, visible
 from protolink._values import Reader
 from protolink.card import AgentCard
 from protolink.discovery.port import Directory
-from protolink.errors import ConfigurationError, ProtolinkError
+from protolink.errors import ConfigurationError, DurableExecutionError, ProtolinkError
 from protolink.events import RunEvent
 from protolink.task import Task
 from protolink.tools.tool import BaseTool
 from protolink.transport.create import create_transport
-from protolink.transport.errors import PeerNotFoundError
+from protolink.transport.errors import PeerNotFoundError, TransportError
 from protolink.transport.port import Frame, Handler, NetworkTransport, StreamHandler, Transport
 
 __all__ = ["Presence", "answer_on", "described", "registered", "transport_of"]
@@ -102,7 +102,7 @@ class Presence:
         match operation:
             case "task":
                 async with self._begun(payload) as work:
-                    return (work if isinstance(work, Task) else (await work.result()).task).to_dict()
+                    return (work if isinstance(work, Task) else await _outcome(work)).to_dict()
             case "cancel":
                 return (await self._cancel(Reader(payload, "a cancellation"))).to_dict()
             case "card":
@@ -117,7 +117,7 @@ class Presence:
             if not isinstance(work, Task):
                 async for event in work.events():
                     yield Frame("event", event.to_dict(), event.sequence)
-                work = (await work.result()).task
+                work = await _outcome(work)
             yield Frame("task", work.to_dict())
 
     @asynccontextmanager
@@ -154,6 +154,14 @@ def answer_on(transport: Transport, handler: Handler, stream: StreamHandler | No
         transport.serve_network(handler, acting_as=acting_as, stream=stream)
     else:
         transport.serve(handler)
+
+
+async def _outcome(work: Work) -> Task:
+    """The task of a run that has ended. One that was left by its store has begun, and nobody here knows its end."""
+    try:
+        return (await work.result()).task
+    except DurableExecutionError as error:
+        raise TransportError(f"the run was left unfinished: {type_name(error)}", delivered=True) from error
 
 
 def _task(payload: JSON) -> Task:

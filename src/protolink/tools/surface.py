@@ -212,7 +212,7 @@ def _own_surface(func: Any, depth: int) -> Surface:
             namespaces=[(func.__globals__, _closure(func))],
         )
     if (call := _call_of(func)) is not None:
-        surface = _look_at(types.MethodType(call, func), depth + 1)
+        surface = _look_at(call, depth + 1)
         surface.name = name
         surface.doc = surface.doc or _class_doc(func)
         return surface
@@ -235,10 +235,12 @@ def _is_partial(func: Any) -> TypeGuard[functools.partial[Any]]:
     return isinstance(func, functools.partial)
 
 
-def _call_of(func: Any) -> types.FunctionType | None:
-    """The `__call__` that a class written in Python gives its objects."""
+def _call_of(func: Any) -> Any:
+    """The `__call__` that a class written in Python gives its objects, as it is called; None for any other."""
     call = next((vars(cls)["__call__"] for cls in type(func).__mro__ if "__call__" in vars(cls)), None)
-    return call if isinstance(call, types.FunctionType) else None
+    if isinstance(call, types.FunctionType):
+        return types.MethodType(call, func)
+    return call.__func__ if isinstance(call, staticmethod) else None
 
 
 def _class_doc(instance: Any) -> str | None:

@@ -12,7 +12,13 @@ from protolink._environment import Environment, current_environment, use_environ
 from protolink._json import JSON, dumps, parse, require_json
 from protolink._text import describe_error, visible
 from protolink.errors import ConfigurationError, ProtolinkError
-from protolink.transport.errors import PeerRefusedError, PeerUnavailableError, TransportError, TransportStartError
+from protolink.transport.errors import (
+    PeerNotFoundError,
+    PeerRefusedError,
+    PeerUnavailableError,
+    TransportError,
+    TransportStartError,
+)
 from protolink.transport.port import Handler
 
 __all__ = ["RuntimeTransport"]
@@ -130,7 +136,11 @@ async def _served(handler: Handler, environment: Environment, operation: str, te
     with use_environment(environment):
         try:
             return dumps(require_json(await handler(operation, parse(text)), "the reply"))
+        except PeerNotFoundError as error:
+            raise PeerNotFoundError(f"the peer refused the request: {visible(str(error), limit=500)}") from None
         except (ProtolinkError, ValueError) as error:
+            if isinstance(error, TransportError) and error.delivered:
+                raise
             # Refusals explain themselves to whoever asked; nothing else of this side leaves it.
             raise PeerRefusedError(f"the peer refused the request: {visible(str(error), limit=500)}") from None
         except Exception as error:  # the handler's own bug: told to the operator, not to the peer

@@ -430,6 +430,13 @@ class AsyncSeller(Seller):
         """Sell some later."""
 
 
+class Static:
+    """Called without itself."""
+
+    @staticmethod
+    def __call__(units: int) -> None: ...
+
+
 class Descriptor:
     """What a decorator written as a class often is."""
 
@@ -471,6 +478,7 @@ CALLABLES: list[tuple[Callable[..., Any], str, bool]] = [
     (Seller(), "Seller", False),
     (AsyncSeller(), "AsyncSeller", True),
     (Descriptor(), "Descriptor", True),
+    (Static(), "Static", False),
     (decorated, "decorated", False),
     (Decorated().sell, "sell", False),
     (functools.lru_cache(decorated), "decorated", False),

@@ -32,7 +32,7 @@ class _Connection(H11Protocol):
     """uvicorn's, with an end to connections that are too many, too slow, or not read from."""
 
     def __init__(self, config: Config, state: ServerState, limits: HTTPLimits) -> None:
-        super().__init__(config, state, {ABORT: self._abort})
+        super().__init__(config, state, {ABORT: self.abort})
         # What is logged about requests is the application's to decide, and not by whether the root logger has handlers.
         self.access_log = False
         self._limits = limits
@@ -44,14 +44,14 @@ class _Connection(H11Protocol):
         if len(self.connections) > self._limits.max_connections:
             transport.abort()
         else:
-            self._deadline = self.loop.call_later(self._limits.header_seconds, self._abort)
+            self._deadline = self.loop.call_later(self._limits.header_seconds, self.abort)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._call_off()
         elif self._deadline is None and not self.transport.is_closing():
-            self._deadline = self.loop.call_later(self._limits.header_seconds, self._abort)
+            self._deadline = self.loop.call_later(self._limits.header_seconds, self.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._call_off()
@@ -61,7 +61,7 @@ class _Connection(H11Protocol):
     def timeout_keep_alive_handler(self) -> None:
         """Nothing more was asked, and perhaps the last answer was never read."""
         if self.transport.get_write_buffer_size():
-            self._abort()
+            self.abort()
         else:
             super().timeout_keep_alive_handler()
 
@@ -72,7 +72,7 @@ class _Connection(H11Protocol):
             async with asyncio.timeout(_LAST_WORDS_SECONDS):
                 await self.lost.wait()
         except TimeoutError:
-            self._abort()
+            self.abort()
             await self.lost.wait()
 
     def _call_off(self) -> None:
@@ -80,7 +80,8 @@ class _Connection(H11Protocol):
             self._deadline.cancel()
             self._deadline = None
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
+        """Drop the connection and what is not yet sent."""
         self.transport.abort()
 
 
@@ -158,6 +159,11 @@ class Listener:
         for connection in _ours(self._state):
             connection.shutdown()
         if self._state.tasks:
+            await asyncio.wait(tuple(self._state.tasks), timeout=_LAST_WORDS_SECONDS)
+        if self._state.tasks:
+            # A request that does not arrive in full, or an answer that nobody reads.
+            for connection in _ours(self._state):
+                connection.abort()
             await asyncio.wait(tuple(self._state.tasks))
         await asyncio.gather(*(connection.leave() for connection in _ours(self._state)))
         for server in self._servers:
@@ -166,7 +172,8 @@ class Listener:
 
 def _bound(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol named, or asyncio does not know that it is TCP and lets small answers wait for acknowledgements.
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         if os.name == "posix":
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

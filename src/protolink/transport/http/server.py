@@ -112,7 +112,7 @@ class Answers:
     async def _reply(self, request: Request, operation: str, payload: JSON) -> Response:
         answer = self._served(request.scope[PRINCIPAL], lambda: self._service.handler(operation, payload))
         text = await self.unless_gone(self.begin(answer), request.receive)
-        return _InSections(text, media_type=_JSON)
+        return _Sections(text, self._limits)
 
     async def _served(self, principal: str, answer: Callable[[], Awaitable[JSON]]) -> str:
         with use_environment(self._environment), self._service.acting_as(principal):
@@ -189,15 +189,36 @@ class Answers:
         return self._limits
 
 
-class _InSections(Response):
-    """A response that a client which does not read cannot make the server hold in memory all at once."""
+def _patient(scope: Scope, send: Send, limits: HTTPLimits) -> Send:
+    """Sends to a client for as long as it reads; one that does not is dropped."""
+    abort: Callable[[], None] = scope.get("state", {}).get(ABORT, lambda: None)
+
+    async def write(message: Message) -> None:
+        try:
+            async with asyncio.timeout(limits.write_seconds):
+                await send(message)
+        except TimeoutError:
+            _logger.warning("a connection was dropped, because nobody read the answer")
+            abort()
+            raise ClientDisconnect from None
+
+    return write
+
+
+class _Sections(Response):
+    """A document that is sent as it is read."""
+
+    def __init__(self, text: str, limits: HTTPLimits) -> None:
+        super().__init__(text, media_type=_JSON)
+        self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        write = _patient(scope, send, self._limits)
+        await write({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         body = bytes(self.body)
         for start in range(0, max(1, len(body)), _SECTION):
             more = start + _SECTION < len(body)
-            await send({"type": "http.response.body", "body": body[start : start + _SECTION], "more_body": more})
+            await write({"type": "http.response.body", "body": body[start : start + _SECTION], "more_body": more})
 
 
 class _Stream(Response):
@@ -213,17 +234,8 @@ class _Stream(Response):
         self._principal = principal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        abort: Callable[[], None] = scope.get("state", {}).get(ABORT, lambda: None)
+        write = _patient(scope, send, self._answers.limits)
         begun = False
-
-        async def write(message: Message) -> None:
-            try:
-                async with asyncio.timeout(self._answers.limits.write_seconds):
-                    await send(message)
-            except TimeoutError:
-                _logger.warning("a stream was dropped, because nobody read it")
-                abort()
-                raise ClientDisconnect from None
 
         async def send_frame(data: bytes) -> None:
             nonlocal begun
@@ -239,7 +251,7 @@ class _Stream(Response):
             if not begun:
                 raise
             # Whoever reads has seen no last frame and knows that something is missing.
-            abort()
+            scope.get("state", {}).get(ABORT, lambda: None)()
             return
         await write({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -1,0 +1,47 @@
+"""What the durable path must not take away from whoever holds a handle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from protolink import Agent, RunBudget, RunContext, RunManager, Task
+from protolink.durable.memory import MemoryRecordLog
+from protolink.llms import MockLLM
+from protolink.task import TaskState
+
+
+async def test_a_run_can_be_looked_at_before_it_is_stored() -> None:
+    """Between the call and the first write there is a task already, and no event yet."""
+    agent = Agent(name="scribe", llm=MockLLM(default_response="done"), durability=MemoryRecordLog(), verbosity=0)
+    handle = agent.start_run("go")
+
+    early = handle.task
+    assert (early.state, handle.report.context.run_id) == (TaskState.WORKING, handle.run_id)
+    assert list(handle.report.events) == []
+    assert handle.context.run_id == handle.run_id
+    assert (await handle.result()).task.id == early.id
+
+
+async def test_a_long_list_is_folded_in_pieces() -> None:
+    """What is taken up again is what was left, however many rows it takes."""
+
+    def count(number: int) -> int:
+        """Say the next number."""
+        return number + 1
+
+    steps = 60
+    log = MemoryRecordLog()
+
+    def agent(*replies: Any) -> Agent:
+        llm = MockLLM(sequential_responses=list(replies))
+        return Agent(name="scribe", llm=llm, tools=[count], durability=log, yield_after_steps=steps, verbosity=0)
+
+    calls = [{"type": "tool_call", "tool": "count", "args": {"number": number}} for number in range(steps)]
+    context = RunContext(budget=RunBudget(max_steps=steps + 1))
+    rested = await agent(*calls).run_task(Task.create_infer("go", context=context))
+    ended = await agent("done").resume_task(context.run_id)
+
+    assert rested.state is TaskState.INPUT_REQUIRED
+    assert (ended.state, ended.get_output()) == (TaskState.COMPLETED, "done")
+    report = await RunManager(agent()).inspect(context.run_id)
+    assert [evidence.arguments for evidence in report.tool_evidence] == [call["args"] for call in calls]
