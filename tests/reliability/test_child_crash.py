@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from protolink import TaskState
-from tests.reliability.facts import assert_sound, left_open
+from protolink import Agent, TaskState, UncertainExecutionError
+from protolink._core.records import ActionCanceled
+from protolink.durable.memory import MemoryRecordLog
+from protolink.llms import LLMReply, LLMRequest
+from protolink.testing import call, calls, delegate
+from tests.reliability.facts import assert_sound, left_open, of_kind
 from tests.reliability.host import Host
 from tests.reliability.sites import Site
-from tests.reliability.teams import KINDS, ROOT, Operator
+from tests.reliability.teams import KINDS, ROOT, Kind, Operator, Player, World, task
+from tests.support import turns
 
 
 @pytest.mark.parametrize("point", ["entered", "acted"])
@@ -51,3 +57,54 @@ async def test_a_death_in_a_workers_action_is_settled_through_the_root(
     assert max(Counter(site.world.effects).values()) == 1
     assert len(site.world.effects) == len(undisturbed.world.effects)
     assert_sound(await site.rows())
+
+
+@pytest.mark.parametrize("fault", [UncertainExecutionError("no reply"), ConnectionError("no model")])
+async def test_a_worker_that_is_suspended_takes_no_other_worker_with_it(fault: Exception) -> None:
+    """The other one is in an action meanwhile. It goes on to its end, and its work is not asked for again."""
+    world, log = World(), MemoryRecordLog()
+    at_work, has_failed = asyncio.Event(), asyncio.Event()
+
+    async def act(value: int) -> int:
+        """Have the effect; the right worker has it while the left one fails."""
+        world.act(value)
+        if value == 5:
+            at_work.set()
+            await has_failed.wait()
+            await turns(50)
+        if value == 1:
+            await _fail_once(at_work, has_failed, fault if isinstance(fault, UncertainExecutionError) else None)
+        return value
+
+    class Left(Player):
+        async def respond(self, request: LLMRequest) -> LLMReply:  # type: ignore[override]
+            if not isinstance(fault, UncertainExecutionError):
+                await _fail_once(at_work, has_failed, fault)
+            return super().respond(request)
+
+    def agent() -> Agent:
+        left = Agent(name="left", llm=Left(world.asked, call("act", value=1)), tools=[act])
+        script = call("act", value=5), call("act", value=6)
+        right = Agent(name="right", llm=Player(world.asked, *script), tools=[act])
+        both = calls(delegate("left", "act"), delegate("right", "act"))
+        return Agent(name="parent", llm=Player(world.asked, both), subagents=[left, right], durability=log)
+
+    suspended = await agent().run_task(task())
+    assert suspended.metadata["resumable"]
+    assert has_failed.is_set()
+
+    outcome = await Operator(Kind(lambda log, world: agent()), world).attend(agent())
+
+    assert outcome.task.state is TaskState.COMPLETED
+    assert outcome.answer is not None
+    assert "canceled" not in outcome.answer
+    assert len(world.effects) == len(set(world.effects)) == 3
+    assert not of_kind(await log.read(ROOT), ActionCanceled)
+
+
+async def _fail_once(at_work: asyncio.Event, has_failed: asyncio.Event, fault: Exception | None) -> None:
+    """Fail while the other worker is at work, the first time."""
+    await at_work.wait()
+    if fault is not None and not has_failed.is_set():
+        has_failed.set()
+        raise fault

@@ -551,9 +551,8 @@ async def test_a_run_of_two_thousand_steps_grows_by_its_steps_and_nothing_else(t
     assert pages * 4096 < 3 * sum(len(row.body) + 200 for row in rows)
 
 
-@pytest.mark.xfail(strict=True, reason="each handoff is stored with every action that the run has completed")
 async def test_a_run_in_many_slices_grows_by_its_slices_and_nothing_else() -> None:
-    """A slice late in the run should be stored in as many characters as one early in it."""
+    """A slice late in the run is stored in as many characters as one early in it."""
     world, log, slices = World(), MemoryRecordLog(), 100
 
     def agent() -> Agent:

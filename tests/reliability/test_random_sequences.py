@@ -65,8 +65,8 @@ class Lives(RuleBasedStateMachine):
         """A fresh process's agent."""
         model = Player(
             self.world.asked,
-            calls(call("act", value=1), call("write", value=2)),
             delegate("worker", "act"),
+            calls(call("act", value=1), call("write", value=2)),
             call("write", value=3),
             calls(call("act", value=4), call("act", value=5)),
         )
@@ -174,7 +174,11 @@ class Lives(RuleBasedStateMachine):
     def decide(self, approved: bool, death: tuple[int, bool] | None, data: st.DataObject) -> None:
         request = data.draw(st.sampled_from(self.asked))
         self.mortal(death)
-        response: dict[str, Any] = {"request_id": request.request_id, "approved": approved, "fingerprint": request.fingerprint}
+        response: dict[str, Any] = {
+            "request_id": request.request_id,
+            "approved": approved,
+            "fingerprint": request.fingerprint,
+        }
         self.do(self.agent().resume_task(ROOT, **response))
 
     @precondition(lambda self: self.exists)
@@ -280,7 +284,10 @@ def test_no_sequence_of_requests_and_deaths_breaks_an_invariant() -> None:
     run_state_machine_as_test(
         Lives,
         settings=settings(
-            max_examples=200, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+            max_examples=200,
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         ),
     )
 

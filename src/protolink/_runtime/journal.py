@@ -14,10 +14,11 @@ import re
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from protolink._core.codec import CodecError, decode, encode
 from protolink._core.entries import Entry, Fragment, is_public
+from protolink._core.handoffs import complete, shorten, shorten_all
 from protolink._core.records import (
     ActionCompleted,
     ActionJudged,
@@ -334,7 +335,7 @@ class Journal:
         """What the run waits for, kept beside the list so that lists of runs need not be folded."""
         root = self.tree.runs[self.tree.root_id]
         if isinstance(root.rest, RunPaused):
-            return {"interruptions": _listed(root.rest.interruptions, "request")}
+            return {"interruptions": _listed(shorten_all(root.rest.interruptions), "request")}
         uncertain: list[dict[str, Any]] = [
             {
                 "run_id": run.run_id,
@@ -364,7 +365,7 @@ class Journal:
         bodies = {
             name: parse(text, max_depth=MAX_STORED_DEPTH, max_bytes=_ANY_SIZE) for name, text in row.bodies.items()
         }
-        entry = self._entry(row.run_id, decode(row.kind, row.version, plain, bodies))
+        entry = self._entry(row.run_id, decode(row.kind, row.version, complete(row.kind, plain, self.tree), bodies))
         entry.at = row.at
         if isinstance(entry.record, ActionPrepared) and entry.action is not None:
             entry.action.prepared_at = row.at
@@ -474,7 +475,7 @@ def _is_deep(text: str) -> bool:
 def _action_of(run: RunState | None, record: Record) -> ActionState | None:
     if run is None or type(record) not in _ABOUT_ACTIONS:
         return None
-    action_id: str = record.action_id  # type: ignore[union-attr]
+    action_id = cast("str", cast("Any", record).action_id)
     return run.actions.get(action_id) or run.background.get(action_id)
 
 
@@ -487,7 +488,7 @@ def _row(entry: Entry) -> Row:
         at=entry.at,
         kind=kind,
         version=version,
-        body=_storable(dumps(plain)),
+        body=_storable(dumps(shorten(kind, plain))),
         bodies={name: _storable(text) for name, text in bodies.items()},
     )
 

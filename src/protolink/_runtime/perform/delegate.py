@@ -193,7 +193,9 @@ async def delegate(driver: Driver, action: ActionState, started: asyncio.Future[
         await attend(driver, action, child)
     finally:
         driver.places.release()
-    if driver.run.stop is not None and not driver.ending:
+    stop = driver.run.stop
+    # A child that is only suspended ends no work: the others go on to their own end, for the run will go on as well.
+    if stop is not None and not driver.ending and not isinstance(stop.record, DelegationSuspended):
         driver.stop_children("the run that delegated this work is ending")
 
 
