@@ -140,12 +140,18 @@ def _required(cls: type[Any]) -> frozenset[str]:
 
 def _build(cls: type[Any], data: Mapping[str, Any], where: str) -> Any:
     arguments: dict[str, Any] = {}
-    for name, read in _readers(cls):
-        if name in data:
-            arguments[name] = read(data[name], f"{where}.{name}")
-        elif name in _required(cls):
-            raise CodecError(f"{where} has no {name!r}")
-    return cls(**arguments)
+    name = ""
+    try:
+        for name, read in _readers(cls):
+            if name in data:
+                arguments[name] = read(data[name], name)
+            elif name in _required(cls):
+                break
+        else:
+            return cls(**arguments)
+    except CodecError as error:  # it begins with the field's name, which is put together only where it is needed
+        raise CodecError(f"{where}.{error}") from None
+    raise CodecError(f"{where} has no {name!r}")
 
 
 Read = Callable[[Any, str], Any]
