@@ -31,7 +31,8 @@
             ├── StoreVersionError         it was written by a newer release
             └── StoreClosedError          it was closed
 
-Messages name the thing, what was wrong and what to do. They carry no argument values.
+Those of one port alone live beside it: `TransportError` in `protolink.transport`, `StorageError` in
+`protolink.storage`. Messages name the thing, what was wrong and what to do. They carry no argument values.
 """
 
 from __future__ import annotations
