@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -55,7 +56,7 @@ async def _run(folder: Path, calls: int, name: str) -> None:
     await agent.invoke("go", budget=RunBudget(max_steps=calls + 1))
 
 
-def _plain(folder: Path, calls: int, name: str) -> None:
+async def _plain(folder: Path, calls: int, name: str) -> None:
     """Two synced commits of a small row for each call."""
     connection = sqlite3.connect(folder / f"{name}-plain.sqlite", isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")
@@ -66,12 +67,10 @@ def _plain(folder: Path, calls: int, name: str) -> None:
     connection.close()
 
 
-async def _timed(clock: str, work: object, calls: int) -> float:
+async def _timed(clock: str, work: Callable[[], Awaitable[None]], calls: int) -> float:
     read = time.process_time if clock == "cpu" else time.perf_counter
     began = read()
-    made = work() if callable(work) else None
-    if made is not None:
-        await made
+    await work()
     return (read() - began) / calls
 
 

@@ -21,15 +21,19 @@ from protolink._core.machine import (
     AskModel,
     CloseActions,
     Command,
+    Continue,
     Deny,
     Drain,
+    EndAttempt,
     Execute,
     Fail,
     Finish,
     Judge,
     Observe,
+    Pause,
     Prepare,
     Repeat,
+    Suspect,
     decide,
 )
 from protolink._core.records import (
@@ -245,8 +249,8 @@ class Shell:
                 yield (reason if isinstance(reason, BudgetExceeded) else RunFailed(error=reason),)
             case Finish(record=record):
                 yield (record,)
-            case Drain():
-                raise AssertionError("no worker runs in the background")
+            case Drain() | Continue() | Suspect() | Pause() | EndAttempt():
+                raise AssertionError("no worker, no earlier attempt, and nothing to pause for")
             case unknown:
                 assert_never(unknown)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -368,8 +369,6 @@ async def test_a_model_starts_awaits_and_stops_workers_itself() -> None:
     started: list[str] = []
 
     def script(history: Any, _prompt: str) -> Any:
-        import json
-
         heard = [json.loads(m["content"])["result"] for m in history.messages if m["role"] == "tool"]
         started[:] = [item["child_id"] for item in heard if "agent" in item]
         match len(heard):
@@ -381,7 +380,8 @@ async def test_a_model_starts_awaits_and_stops_workers_itself() -> None:
                 return call("wait_subagent", child_id=started[0])
             case 3:
                 return call("cancel_subagent", child_id=started[1])
-        return f"{heard[2]['output']}; {heard[3]['status']}"
+            case _:
+                return f"{heard[2]['output']}; {heard[3]['status']}"
 
     root = Agent(
         name="parent",
