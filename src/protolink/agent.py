@@ -16,7 +16,7 @@ from protolink._callables import is_async
 from protolink._core.records import CancelRequested, RunStarted
 from protolink._core.views.snapshot import task_snapshot
 from protolink._environment import current_environment
-from protolink._json import canonical, is_mapping
+from protolink._json import canonical
 from protolink._runtime.background import BACKGROUND_TOOL_NAMES, background_tools
 from protolink._runtime.calling_off import call_off
 from protolink._runtime.configuration import Configuration, LLMFactory
@@ -24,6 +24,19 @@ from protolink._runtime.driver import Driver
 from protolink._runtime.fingerprint import fingerprint_of
 from protolink._runtime.journal import Journal
 from protolink._runtime.keeping import keeper_of, recording_in
+from protolink._runtime.parts import (
+    CONVERSATION,
+    card_of,
+    hooks_of,
+    model_from,
+    model_of,
+    policies_of,
+    policy_as_data,
+    policy_from,
+    record_log_of,
+    slice_steps_of,
+    state_of,
+)
 from protolink._runtime.perform.approval import decision_of
 from protolink._runtime.principal import current_principal
 from protolink._runtime.request import Request, request_for, tool_request
@@ -46,11 +59,10 @@ from protolink.errors import (
 from protolink.handle import RunHandle, RunResult
 from protolink.hooks import AgentHooks
 from protolink.limits import SubagentLimits
-from protolink.llms.create import create_llm
 from protolink.llms.port import LLM
 from protolink.message import Message
 from protolink.policy.approvals import ApprovalDecision, ApprovalHandler, ApprovalRequest
-from protolink.policy.policies import CapabilityPolicy, Policy, PolicyDecision, PolicyEffect, decide_all
+from protolink.policy.policies import Policy, PolicyDecision, PolicyEffect, decide_all
 from protolink.storage.port import RunStore, Storage
 from protolink.sync import SyncAgent
 from protolink.task import Task, TaskState, merged_context
@@ -75,7 +87,6 @@ T = TypeVar("T")
 
 _logger: Final = logging.getLogger("protolink")
 _RESERVED_TOOL_NAMES: Final = frozenset({"agent_call"})
-_CONVERSATION: Final = "conversation"
 
 
 class Agent:
@@ -164,7 +175,7 @@ class Agent:
         credentials: Mapping[str, Credential] | None = None,
         verbosity: int = 1,
     ) -> None:
-        self.card = _card(card, name, description, url)
+        self.card = card_of(card, name, description, url)
         if llm is not None and llm_factory is not None:
             raise ConfigurationError("give either llm or llm_factory, not both")
         if llm_factory is not None and not callable(llm_factory):
@@ -175,25 +186,25 @@ class Agent:
             raise ConfigurationError("max_sync_workers must be a positive whole number")
         if approval_handler is not None and not callable(approval_handler):
             raise ConfigurationError(f"approval_handler must be callable, not {type(approval_handler).__name__}")
-        self._llm = _model(llm)
+        self._llm = model_of(llm)
         self._llm_factory = llm_factory
         self._system_prompt = system_prompt
         mode = check_sync_execution(sync_execution, f"agent {self.name!r}")
         self._sync_execution: SyncExecution = "inline" if mode is None else mode
         self._max_sync_workers = max_sync_workers
         self._expose_tool_results = bool(expose_tool_results)
-        self._policies = _policies(policy)
+        self._policies = policies_of(policy)
         self._approval_handler = approval_handler
-        self._hooks = _hooks(hooks)
-        self._state = _state(state)
+        self._hooks = hooks_of(hooks)
+        self._state = state_of(state)
         self.execution_version = execution_version
         self.verbosity = verbosity
-        self._log = _record_log(durability)
-        self._slice_steps = _slice_steps(yield_after_steps)
+        self._log = record_log_of(durability)
+        self._slice_steps = slice_steps_of(yield_after_steps)
         self._tools: dict[str, BaseTool] = {}
         self._frozen: Configuration | None = None
         self._workers: Workers | None = None
-        self._keeper = keeper_of(self.name, storage, _CONVERSATION in self._state, run_store)
+        self._keeper = keeper_of(self.name, storage, CONVERSATION in self._state, run_store)
         self._network = (transport, registry, registry_url, authenticator, credentials)
         if any(part is not None for part in self._network):
             self._presence  # noqa: B018 - what is wrong with it is refused now
@@ -235,7 +246,7 @@ class Agent:
     def llm(self, llm: LLM | str | None) -> None:
         if llm is not None and self._llm_factory is not None:
             raise ConfigurationError("this agent has an llm_factory; it cannot have a shared model as well")
-        self._llm = _model(llm)
+        self._llm = model_of(llm)
         self._frozen = None
 
     @cached_property
@@ -749,7 +760,7 @@ class Agent:
             "sync_execution": self._sync_execution,
             "max_sync_workers": self._max_sync_workers,
             "expose_tool_results": self._expose_tool_results,
-            "policies": [_policy_as_data(policy) for policy in self._policies],
+            "policies": [policy_as_data(policy) for policy in self._policies],
             "state": list(self._state),
             "execution_version": self.execution_version,
             "verbosity": self.verbosity,
@@ -781,11 +792,11 @@ class Agent:
             "verbosity": read.integer("verbosity", 1),
         }
         if "policy" not in overrides:
-            settings["policy"] = [_policy_from(entry) for entry in read.items("policies")]
+            settings["policy"] = [policy_from(entry) for entry in read.items("policies")]
         if "llm" not in overrides and "llm_factory" not in overrides:
             if data.get("llm_factory") is not None:
                 raise ConfigurationError("this configuration has a model factory; pass it again with llm_factory=")
-            settings["llm"] = _model_from(read.optional_mapping("llm"))
+            settings["llm"] = model_from(read.optional_mapping("llm"))
         limits = read.optional_mapping("subagent_limits")
         if limits is not None:
             settings["subagent_limits"] = SubagentLimits(**limits)
@@ -812,96 +823,6 @@ _TOOL_OPTIONS: Final = (
 )
 
 
-def _card(
-    card: AgentCard | Mapping[str, Any] | None, name: str | None, description: str | None, url: str | None
-) -> AgentCard:
-    if card is None:
-        if name is None:
-            raise ConfigurationError("an agent needs a name: pass name= or a card")
-        try:
-            return AgentCard(name=name, description=description or "", url=url)
-        except ValueError as error:
-            raise ConfigurationError(str(error)) from error
-    base = card if isinstance(card, AgentCard) else AgentCard.from_dict(card)
-    return AgentCard(
-        name=name or base.name,
-        description=base.description if description is None else description,
-        url=url or base.url,
-        version=base.version,
-        skills=list(base.skills),
-        metadata=dict(base.metadata),
-    )
-
-
-def _model(llm: object) -> LLM | None:
-    if llm is None or isinstance(llm, LLM):
-        return llm
-    if isinstance(llm, str):
-        return create_llm(llm)
-    raise ConfigurationError(f"llm must be a model or a specification such as 'mock', not {type(llm).__name__}")
-
-
-def _model_from(stored: Mapping[str, Any] | None) -> LLM | None:
-    if stored is None:
-        return None
-    try:
-        llm = create_llm(f"{stored.get('provider')}:{stored.get('model')}")
-    except ConfigurationError as error:
-        raise ConfigurationError(
-            f"the model of this configuration has to be passed again with llm=: {error}"
-        ) from error
-    llm.max_tool_corrections = stored.get("max_tool_corrections", llm.max_tool_corrections)
-    return llm
-
-
-def _policies(policy: Policy | Iterable[Policy] | None) -> tuple[Policy, ...]:
-    if policy is not None and not isinstance(policy, Policy | Iterable):
-        raise ConfigurationError(f"a policy is a Policy, not {type(policy).__name__}")
-    listed = (policy,) if isinstance(policy, Policy) else tuple(policy or ())
-    for item in listed:
-        if not isinstance(item, Policy):
-            raise ConfigurationError(f"a policy is a Policy, not {type(item).__name__}")
-    return listed
-
-
-def _policy_as_data(policy: Policy) -> dict[str, Any]:
-    """Rules as they are; anything else only as a name, for its code has to be passed again."""
-    if isinstance(policy, CapabilityPolicy):
-        return policy.to_dict()
-    return {"name": policy.name, "reconnect_required": True}
-
-
-def _policy_from(entry: object) -> Policy:
-    read = Reader(entry, "a policy")
-    if read.boolean("reconnect_required", False):
-        raise ConfigurationError(
-            f"this configuration has the policy {read.text('name', '')!r}, which is code; pass all of them with policy="
-        )
-    rules: Any = read.any("rules")
-    if not is_mapping(rules):
-        raise ConfigurationError("a policy's rules are a dictionary of effects by capability")
-    return CapabilityPolicy(rules, default_effect=read.text("default_effect"), name=read.text("name"))
-
-
-def _hooks(hooks: AgentHooks | Iterable[AgentHooks] | None) -> tuple[AgentHooks, ...]:
-    if hooks is not None and not isinstance(hooks, AgentHooks | Iterable):
-        raise ConfigurationError(f"hooks are AgentHooks, not {type(hooks).__name__}; write AgentHooks(after_tool=...)")
-    listed = (hooks,) if isinstance(hooks, AgentHooks) else tuple(hooks or ())
-    for item in listed:
-        if not isinstance(item, AgentHooks):
-            raise ConfigurationError(f"hooks are AgentHooks, not {type(item).__name__}")
-    return listed
-
-
-def _state(state: Iterable[str] | None) -> tuple[str, ...]:
-    if isinstance(state, str):
-        raise ConfigurationError(f"state is a list of words; write state=[{state!r}]")
-    listed = tuple(state or ())
-    if unknown := [word for word in listed if word != _CONVERSATION]:
-        raise ConfigurationError(f"state knows 'conversation', not {unknown[0]!r}")
-    return listed
-
-
 def _reconnect(agent: Agent, declared: Reader) -> None:
     """Register a worker declaration of a configuration again, on a child that was passed."""
     binding = Reader(declared.mapping("worker_binding"), "a worker binding")
@@ -922,31 +843,6 @@ def _require_tool(agent: Agent, declared: Reader) -> None:
     for field in ("input_schema", "output_schema"):
         if canonical(getattr(tool, field)) != canonical(declared.any(field, None)):
             raise ConfigurationError(f"tool {name!r} has another {field} than this configuration declares")
-
-
-def _record_log(durability: object) -> RecordLog | None:
-    """The store that was given, or the one of a file."""
-    if durability is None:
-        return None
-    if isinstance(durability, str | PathLike):
-        # Only a durable agent loads the database module.
-        from protolink.durable.sqlite import SQLiteRecordLog
-
-        return SQLiteRecordLog(cast("str | PathLike[str]", durability))
-    if isinstance(durability, RecordLog):
-        return durability
-    log = getattr(durability, "log", None)  # a DurableStore, whose module loads the database
-    if isinstance(log, RecordLog):
-        return log
-    raise ConfigurationError(f"durability is a path or a store, not {type(durability).__name__}")
-
-
-def _slice_steps(steps: object) -> int | None:
-    if steps is None:
-        return None
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ConfigurationError("yield_after_steps is a positive whole number, or None")
-    return steps
 
 
 def _facade_description(description: str | None, child: Agent, bound: BaseTool | None) -> str:
