@@ -9,7 +9,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 STEPS := format-check lint mypy pyright imports static docs
 
-.PHONY: help setup demo test check bench pending format clean $(STEPS)
+.PHONY: help setup demo test check torture bench pending format clean $(STEPS)
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -62,6 +62,9 @@ static: $(READY) ## rules that no linter knows
 
 docs: $(READY) ## run the programs in README, docs and examples
 	$(BIN)/python -m pytest -q --tb=short tests/docs
+
+torture: $(READY) ## the reliability tests in the numbers of a release: less than an hour
+	PROTOLINK_TORTURE=60 $(BIN)/python -m pytest -q --tb=short -o faulthandler_timeout=0 tests/reliability
 
 bench: $(READY) ## measure
 	$(BIN)/python -m benchmarks

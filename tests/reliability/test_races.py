@@ -12,10 +12,11 @@ import pytest
 from protolink.errors import RunBusyError
 from tests.reliability.facts import assert_sound, fold
 from tests.reliability.host import Host, Process
+from tests.reliability.scale import TIMES
 from tests.reliability.sites import Site
 from tests.reliability.teams import KINDS, ROOT
 
-RACES = 60
+RACES = 60 * TIMES
 RACERS = 4
 ONE_SECOND = 1.0
 

@@ -16,10 +16,11 @@ from protolink.durable import Row
 from protolink.errors import UnknownRunError
 from tests.reliability.facts import assert_sound, fold, left_open, of_kind
 from tests.reliability.host import Host, Process
+from tests.reliability.scale import TIMES
 from tests.reliability.sites import Site
 from tests.reliability.teams import KINDS
 
-KILLS = 25
+KILLS = 25 * TIMES
 """Of each kind of run."""
 
 SEED = 20_260

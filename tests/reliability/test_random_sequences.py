@@ -25,6 +25,7 @@ from protolink.durable import Row
 from protolink.errors import DurableExecutionError, UnknownRunError
 from protolink.testing import DyingLog, LogDiedError, call, calls, delegate
 from tests.reliability.facts import assert_sound, facts, fold, left_open
+from tests.reliability.scale import TIMES
 from tests.reliability.teams import ASKING, ROOT, Player, World, acting, task, worker
 
 T = TypeVar("T")
@@ -284,7 +285,7 @@ def test_no_sequence_of_requests_and_deaths_breaks_an_invariant() -> None:
     run_state_machine_as_test(
         Lives,
         settings=settings(
-            max_examples=200,
+            max_examples=200 * TIMES,
             stateful_step_count=30,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
