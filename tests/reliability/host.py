@@ -32,6 +32,7 @@ class Line:
         self._reads = reads
         self._writes = writes
         self._buffer = b""
+        self._is_closed = False
 
     def say(self, value: Any) -> None:
         """Send one value."""
@@ -42,10 +43,13 @@ class Line:
     def hear(self, patience: float | None = None) -> Any:
         """Wait for one value. Raises `EOFError` when the other end is gone, and `TimeoutError`."""
         while b"\n" not in self._buffer:
+            if self._is_closed:
+                raise EOFError
             if patience is not None and not select.select([self._reads], [], [], patience)[0]:
                 raise TimeoutError("nothing was said")
             data = os.read(self._reads, 65_536)
             if not data:
+                self.close()  # a test may start thousands of processes, and keep them all
                 raise EOFError
             self._buffer += data
         first, self._buffer = self._buffer.split(b"\n", 1)
@@ -58,8 +62,10 @@ class Line:
 
     def close(self) -> None:
         """Hang up."""
-        os.close(self._reads)
-        os.close(self._writes)
+        if not self._is_closed:
+            self._is_closed = True
+            os.close(self._reads)
+            os.close(self._writes)
 
 
 class Process:
@@ -91,6 +97,7 @@ class Process:
             said = self.hear()
             if isinstance(said, dict) and "end" in said:
                 self.wait()
+                self.line.close()
                 return said["end"]
             self.tell()
 
