@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from protolink import Agent, RunBudget, RunContext, RunManager, Task
+from protolink.durable import Lease, Row
 from protolink.durable.memory import MemoryRecordLog
 from protolink.llms import MockLLM
 from protolink.task import TaskState
+from protolink.tools import report_progress
 
 
 async def test_a_run_can_be_looked_at_before_it_is_stored() -> None:
@@ -20,6 +24,45 @@ async def test_a_run_can_be_looked_at_before_it_is_stored() -> None:
     assert list(handle.report.events) == []
     assert handle.context.run_id == handle.run_id
     assert (await handle.result()).task.id == early.id
+
+
+class SlowOnce(MemoryRecordLog):
+    """Takes its time over the first progress that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began = asyncio.Event()
+        self.goes_on = asyncio.Event()
+
+    async def append(self, lease: Lease, expected: int, rows: Sequence[Row], **rest: Any) -> None:
+        """Store them, after a while."""
+        if not self.began.is_set() and any(row.kind == "ProgressReported" for row in rows):
+            self.began.set()
+            await self.goes_on.wait()
+        await super().append(lease, expected, rows, **rest)
+
+
+async def test_progress_is_told_while_its_tool_works_however_slow_the_store_is() -> None:
+    """What is reported during a commit is stored by the next one, although nothing else asks for one."""
+    log, seen = SlowOnce(), asyncio.Event()
+
+    async def dig() -> str:
+        """Dig, and say so twice."""
+        report_progress("dig.begun")
+        await log.began.wait()
+        report_progress("dig.halfway")
+        log.goes_on.set()
+        await seen.wait()
+        return "dug"
+
+    llm = MockLLM(sequential_responses=[{"type": "tool_call", "tool": "dig", "args": {}}, "done"])
+    agent = Agent(name="digger", llm=llm, tools=[dig], durability=log, verbosity=0)
+    handle = agent.start_run("go")
+    async for event in handle.events():
+        if event.type == "dig.halfway":
+            seen.set()
+
+    assert (await handle.result()).output == "done"
 
 
 async def test_a_long_list_is_folded_in_pieces() -> None:

@@ -77,6 +77,7 @@ class Journal:
     __slots__ = (
         "_environment",
         "_flush",
+        "_flush_is_due",
         "_lock",
         "_log",
         "_number",
@@ -109,6 +110,7 @@ class Journal:
         self._sequence = 0
         self._untold: list[Entry | Fragment] = []
         self._flush: asyncio.Task[None] | None = None
+        self._flush_is_due = False
         self._waiters: list[asyncio.Future[None]] = []
 
     @property
@@ -161,7 +163,7 @@ class Journal:
             return lease
 
     async def end(self) -> None:
-        """Store what still waits, give the lease back and let the readers leave."""
+        """Give the lease back and let the readers leave."""
         log, lease = self._log, self.lease
         if log is not None and lease is not None:
             self.lease = None
@@ -277,13 +279,20 @@ class Journal:
         self._wake()
 
     def _flush_soon(self) -> None:
-        """Store what waits, unless something that cannot wait takes it along first."""
-        if self._flush is None or self._flush.done():
-            self._flush = asyncio.get_running_loop().create_task(self._flush_now())
+        """Store what waits, unless something that cannot wait takes it along within two rounds of the event loop."""
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._flush_now)
 
-    async def _flush_now(self) -> None:
-        await asyncio.sleep(0)
-        if self._log is not None and self._untold and self.broken is None:
+    def _flush_now(self) -> None:
+        self._flush_is_due = False
+        if self._untold and (self._flush is None or self._flush.done()):
+            self._flush = asyncio.get_running_loop().create_task(self._flushed())
+
+    async def _flushed(self) -> None:
+        # What came while a commit was under way was not part of it.
+        while self._log is not None and self.broken is None and self._untold and isinstance(self._untold[0], Entry):
             try:
                 await self._commit(self._log)
             except DurableExecutionError:
