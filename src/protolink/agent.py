@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 from protolink._callables import is_async
 from protolink._core.records import CancelRequested, RunStarted
 from protolink._core.views.snapshot import task_snapshot
-from protolink._environment import current_environment
+from protolink._environment import Environment, current_environment
 from protolink._json import canonical
 from protolink._runtime.background import BACKGROUND_TOOL_NAMES, background_tools
 from protolink._runtime.calling_off import call_off
@@ -563,11 +563,8 @@ class Agent:
         return task.raise_for_status().get_output()
 
     async def _resume(self, run_id: str, response: Response, accept_changes: bool) -> RunHandle | Task:
-        log = self._log
-        if log is None:
-            raise ConfigurationError(f"agent {self.name!r} stores no runs; pass durability=")
         environment = current_environment()
-        journal = await open_run(log, run_id, environment)
+        journal = await open_run(self._required_log(), run_id, environment)
         try:
             configuration = self.configuration()
             if not await take_up(journal, configuration, response, accept_changes=accept_changes):
@@ -576,10 +573,12 @@ class Agent:
         except BaseException:
             await journal.end()
             raise
-        run = journal.tree.runs[run_id]
-        driver = Driver(configuration, RunContext.from_dict(run.started.context), journal, environment)
-        driver.run = run
-        return self._launch(driver)
+        return self._launch(_driver_of(journal, configuration, environment))
+
+    def _required_log(self) -> RecordLog:
+        if self._log is None:
+            raise ConfigurationError(f"agent {self.name!r} stores no runs; pass durability=")
+        return self._log
 
     async def reconcile(self, run_id: str, action_id: str, *, result: Any = UNSET, happened: bool = True) -> Task:
         """Settle an uncertain action of a stored run: it happened, with this result, or it did not.
@@ -587,14 +586,7 @@ class Agent:
         It executes nothing; `resume_task` goes on from there, and the model decides again about an
         operation that did not happen. Raises `DurableExecutionError` for an action that is not uncertain.
         """
-        if self._log is None:
-            raise ConfigurationError(f"agent {self.name!r} stores no runs; pass durability=")
-        journal = await open_run(self._log, run_id, current_environment())
-        try:
-            await reconcile_run(journal, action_id, result=result, happened=happened)
-        finally:
-            await journal.end()
-        return task_snapshot(journal.entries, run_id)
+        return await reconcile_run(self._required_log(), run_id, action_id, result=result, happened=happened)
 
     async def cancel_stored(self, run_id: str, reason: str = "canceled by the application") -> Task:
         """End a stored run that nobody drives as canceled, with everything that it had open, and give its task.
@@ -602,10 +594,8 @@ class Agent:
         It executes nothing. An operation that had been entered stays uncertain. A run that has ended stays as
         it is. Raises `UnknownRunError`, and `RunBusyError` for a run that is driven: cancel it where it runs.
         """
-        if self._log is None:
-            raise ConfigurationError(f"agent {self.name!r} stores no runs; pass durability=")
         environment = current_environment()
-        journal = await open_run(self._log, run_id, environment)
+        journal = await open_run(self._required_log(), run_id, environment)
         try:
             ended = await call_off(journal, reason)
         except BaseException:
@@ -614,9 +604,7 @@ class Agent:
         if not ended:
             await journal.end()
             return task_snapshot(journal.entries, run_id)
-        run = journal.tree.runs[run_id]
-        driver = Driver(self.configuration(), RunContext.from_dict(run.started.context), journal, environment)
-        driver.run = run
+        driver = _driver_of(journal, self.configuration(), environment)
         driver.launch()  # nothing is left to drive: it gives the run back and keeps what it has left
         await driver.wait()
         return task_snapshot(journal.entries, run_id)
@@ -821,6 +809,14 @@ _TOOL_OPTIONS: Final = (
     "action_builder",
     "sync_execution",
 )
+
+
+def _driver_of(journal: Journal, configuration: Configuration, environment: Environment) -> Driver:
+    """The driver of a stored root."""
+    run = journal.tree.runs[journal.tree.root_id]
+    driver = Driver(configuration, RunContext.from_dict(run.started.context), journal, environment)
+    driver.run = run
+    return driver
 
 
 def _reconnect(agent: Agent, declared: Reader) -> None:

@@ -125,12 +125,7 @@ class RunManager:
         Raises `DurableExecutionError` for an action that is not uncertain.
         """
         log, _ = await self._found(run_id)
-        journal = await open_run(log, run_id, current_environment())
-        try:
-            await reconcile_run(journal, action_id, result=result, happened=happened)
-        finally:
-            await journal.end()
-        return task_snapshot(journal.entries, run_id)
+        return await reconcile_run(log, run_id, action_id, result=result, happened=happened)
 
     async def cancel(self, run_id: str, reason: str = "canceled by the application") -> Task:
         """End a run as canceled and give its task: one that runs here, or one that nobody drives.

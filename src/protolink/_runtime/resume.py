@@ -15,7 +15,8 @@ from protolink._core.records import (
     RunPaused,
 )
 from protolink._core.state import ActionState, RunState, TreeState
-from protolink._environment import Environment
+from protolink._core.views.snapshot import task_snapshot
+from protolink._environment import Environment, current_environment
 from protolink._json import canonical, render, require_json
 from protolink._record import command
 from protolink._runtime.fingerprint import differences, fingerprint_of
@@ -32,6 +33,7 @@ from protolink.errors import (
 if TYPE_CHECKING:
     from protolink._runtime.configuration import Configuration
     from protolink.durable.port import RecordLog, Row
+    from protolink.task import Task
 
 __all__ = ["UNSET", "Response", "open_run", "read_run", "reconcile_run", "take_up"]
 
@@ -244,8 +246,20 @@ def _was_given_before(tree: TreeState, response: Response) -> bool:
     return False
 
 
-async def reconcile_run(journal: Journal, action_id: str, *, result: Any, happened: bool) -> None:
-    """Settle one uncertain action. Raises `DurableExecutionError` for an action that is not uncertain."""
+async def reconcile_run(log: RecordLog, run_id: str, action_id: str, *, result: Any, happened: bool) -> Task:
+    """Settle one uncertain action of a stored root, and give its task.
+
+    Raises `DurableExecutionError` for an action that is not uncertain, and what `open_run` raises.
+    """
+    journal = await open_run(log, run_id, current_environment())
+    try:
+        await _reconcile(journal, action_id, result=result, happened=happened)
+    finally:
+        await journal.end()
+    return task_snapshot(journal.entries, run_id)
+
+
+async def _reconcile(journal: Journal, action_id: str, *, result: Any, happened: bool) -> None:
     if happened and result is UNSET:
         raise ConfigurationError("an effect that happened has a result: pass result=, or happened=False")
     if not happened and result is not UNSET:
