@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from protolink._values import Reader, now_text
@@ -107,10 +107,6 @@ class RunReport:
             created_at=read.text("created_at", now_text),
             validations=tuple(read.items("validations")),
         )
-
-    def with_metadata(self, **metadata: Any) -> Self:
-        """The same report with further notes of the application."""
-        return replace(self, metadata={**self.metadata, **metadata})
 
 
 def _root_run_id(events: tuple[RunEvent, ...]) -> str:
