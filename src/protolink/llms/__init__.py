@@ -3,7 +3,16 @@
 from protolink.errors import InferParseError
 from protolink.llms.create import create_llm
 from protolink.llms.mock import MockLLM, MockTurn
-from protolink.llms.port import LLM, LLMReply, LLMRequest, ModelUsage, Pricing, ToolCall, ToolDeclaration
+from protolink.llms.port import (
+    LLM,
+    LLMReply,
+    LLMRequest,
+    ModelCallError,
+    ModelUsage,
+    Pricing,
+    ToolCall,
+    ToolDeclaration,
+)
 
 __all__ = [
     "LLM",
@@ -12,6 +21,7 @@ __all__ = [
     "LLMRequest",
     "MockLLM",
     "MockTurn",
+    "ModelCallError",
     "ModelUsage",
     "Pricing",
     "ToolCall",

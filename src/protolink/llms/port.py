@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from protolink._core.records import ModelUsage
-from protolink.errors import ConfigurationError
+from protolink.errors import ConfigurationError, ProtolinkError
 
-__all__ = ["LLM", "LLMReply", "LLMRequest", "ModelUsage", "Pricing", "ToolCall", "ToolDeclaration"]
+__all__ = ["LLM", "LLMReply", "LLMRequest", "ModelCallError", "ModelUsage", "Pricing", "ToolCall", "ToolDeclaration"]
 
 T = TypeVar("T")
 
@@ -71,6 +71,32 @@ class Pricing:
     output: float
 
 
+class ModelCallError(ProtolinkError):
+    """A provider refused or lost a call; raised by an adapter so that the runtime can tell what may be tried again.
+
+    `retryable` says that the same call may succeed later (429, 5xx, a lost connection); `retry_after` is the
+    provider's own wish in seconds, `status` its HTTP status. The message names the provider and what was wrong,
+    never a key or a prompt. What was charged for a call that was lost stands in `usage`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool = False,
+        retry_after: float | None = None,
+        status: int | None = None,
+        request_id: str | None = None,
+        usage: ModelUsage | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+        self.retry_after = retry_after
+        self.status = status
+        self.request_id = request_id
+        self.usage = usage
+
+
 class Turn(Protocol):
     """The run's side of one model turn."""
 
@@ -89,16 +115,23 @@ class Turn(Protocol):
 
 
 class LLMRequest:
-    """One model turn. `messages` is read-only for a provider; it starts after the system prompt."""
+    """One model turn. `messages` is read-only for a provider; it starts after the system prompt.
+
+    `tool_choice` is `"auto"`, `"required"`, `"none"` or the name of the one tool to call. `action_schema` is the JSON
+    schema of exactly the actions that this turn allows; it is given to a model that says it can constrain its
+    decoding (`LLM.constrained`) and takes its tools as JSON actions.
+    """
 
     __slots__ = (
         "_turn",
+        "action_schema",
         "max_output_tokens",
         "messages",
         "native",
         "output_schema",
         "step",
         "system_prompt",
+        "tool_choice",
         "tools",
     )
 
@@ -113,6 +146,8 @@ class LLMRequest:
         turn: Turn,
         output_schema: Mapping[str, Any] | None = None,
         max_output_tokens: int | None = None,
+        tool_choice: str = "auto",
+        action_schema: Mapping[str, Any] | None = None,
     ) -> None:
         self.messages = messages
         self.system_prompt = system_prompt
@@ -121,6 +156,8 @@ class LLMRequest:
         self.step = step
         self.output_schema = output_schema
         self.max_output_tokens = max_output_tokens
+        self.tool_choice = tool_choice
+        self.action_schema = action_schema
         self._turn = turn
 
     def in_thread(self, function: Callable[..., T], /, *args: Any) -> Awaitable[T]:
@@ -151,6 +188,12 @@ class LLM(ABC):
     native_tools: bool = False
     """Whether tools are offered in the provider's own format; otherwise as JSON actions."""
 
+    constrained: bool = False
+    """Whether `respond` can constrain what is decoded to `LLMRequest.action_schema`."""
+
+    context_window: int | None = None
+    """Tokens that a request and its reply may have together, where known."""
+
     streaming: bool = False
     pricing: Pricing | None = None
     """Known prices; without them costs stay unknown."""
@@ -179,6 +222,9 @@ class LLM(ABC):
     @abstractmethod
     def respond(self, request: LLMRequest) -> LLMReply | Awaitable[LLMReply]:
         """Make one turn. A plain method runs in a worker thread, a coroutine on the event loop."""
+
+    async def aclose(self) -> None:  # noqa: B027
+        """Give back what the model holds open (connections, loaded weights). It may be used again afterwards."""
 
     def to_dict(self) -> dict[str, Any]:
         """What identifies the model in a configuration; no secrets."""
