@@ -3,7 +3,7 @@
 The standard decorator writes and compiles five methods per class. The package has a hundred classes, and an
 application pays for each of them when it starts, so these share their comparison and their `repr`. They are
 not frozen at run time, because a frozen class sets each field by a call of its own and a tool step makes a
-dozen of them. They never leave the package, and both checkers refuse to change one.
+dozen of them. Only a store's rows leave the package, and both checkers refuse to change one.
 """
 
 from __future__ import annotations

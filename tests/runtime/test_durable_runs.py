@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from protolink import Agent, RunBudget, RunContext, RunManager, Task
+from protolink import Agent, RunAction, RunBudget, RunContext, RunManager, Task
 from protolink.durable import Lease, Row
 from protolink.durable.memory import MemoryRecordLog
 from protolink.llms import MockLLM
 from protolink.task import TaskState
-from protolink.tools import report_progress
+from protolink.tools import PreparedTool, ToolExecution, report_progress
 
 
 async def test_a_run_can_be_looked_at_before_it_is_stored() -> None:
@@ -63,6 +63,64 @@ async def test_progress_is_told_while_its_tool_works_however_slow_the_store_is()
             seen.set()
 
     assert (await handle.result()).output == "done"
+
+
+async def test_a_reply_is_told_while_its_action_is_prepared() -> None:
+    """What is stored with the next commit does not wait for it when that one is far away."""
+    seen = asyncio.Event()
+
+    async def prepare(arguments: dict[str, Any], _context: RunContext) -> RunAction:
+        await seen.wait()
+        return RunAction(kind="tool.call", name="pay", payload=arguments)
+
+    async def execute(execution: ToolExecution) -> str:
+        return "paid"
+
+    def pay(amount: int) -> str:
+        """Pay an amount."""
+        raise AssertionError("a signature is never called")
+
+    llm = MockLLM(sequential_responses=[{"type": "tool_call", "tool": "pay", "args": {"amount": 3}}, "done"])
+    tool = PreparedTool(pay, prepare=prepare, execute=execute, capabilities=set())
+    handle = Agent(name="payer", llm=llm, tools=[tool], durability=MemoryRecordLog(), verbosity=0).start_run("go")
+    async for event in handle.events():
+        if event.type == "llm.call.completed":
+            seen.set()
+
+    assert (await handle.result()).output == "done"
+
+
+class CountingLog(MemoryRecordLog):
+    """Says what was committed together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commits: list[list[str]] = []
+
+    async def append(self, lease: Lease, expected: int, rows: Sequence[Row], **rest: Any) -> None:
+        """Store them."""
+        await super().append(lease, expected, rows, **rest)
+        self.commits.append([row.kind for row in rows])
+
+
+async def test_a_step_takes_two_commits() -> None:
+    """One before an effect, and one before anybody, the model included, sees what came of it."""
+
+    def count(number: int) -> int:
+        """Say the next number."""
+        return number + 1
+
+    llm = MockLLM(sequential_responses=[{"type": "tool_call", "tool": "count", "args": {"number": 1}}, "done"])
+    log = CountingLog()
+
+    await Agent(name="counter", llm=llm, tools=[count], durability=log, verbosity=0).invoke("go")
+
+    assert log.commits == [
+        ["RunStarted", "ModelAsked"],
+        ["ModelReplied", "ActionPrepared", "ActionJudged", "ActionStarted"],
+        ["ActionCompleted", "ModelAsked"],
+        ["ModelReplied", "AnswerGiven", "RunFinished"],
+    ]
 
 
 async def test_a_long_list_is_folded_in_pieces() -> None:

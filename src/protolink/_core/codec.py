@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
+from operator import attrgetter
 from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from protolink._core import records
@@ -79,18 +80,41 @@ def encode(record: Record) -> tuple[str, int, dict[str, Any], dict[str, str]]:
 def _plain(value: Any) -> Any:
     """The fields of a record, without those that hold their default."""
     kind = cast("type[Any]", type(value))
-    if kind in (str, int, float, bool) or value is None or kind is dict or kind is list:
+    if kind in _AS_IT_IS:
         return value
     if kind is tuple:
         return [_plain(item) for item in value]
     plain: dict[str, Any] = {}
     if kind in _WORK_NAMES:
         plain["type"] = _WORK_NAMES[kind]
-    for name, default in _defaults(kind):
-        held = getattr(value, name)
-        if held != default or type(held) is not type(default):
-            plain[name] = _plain(held)
+    get, names_and_defaults = _layout(kind)
+    for (name, default, default_type), held in zip(names_and_defaults, get(value), strict=True):
+        if held is default:
+            continue
+        held_type = cast("type[Any]", type(held))
+        if held_type not in _AS_IT_IS:
+            held = _plain(held)
+            if default_type is held_type and held == _plain(default):
+                continue
+        elif default_type is held_type and held == default:
+            continue
+        plain[name] = held
     return plain
+
+
+_AS_IT_IS: Final = frozenset({str, int, float, bool, types.NoneType, dict, list})
+"""What a record holds as JSON already."""
+
+
+@_remembered
+def _layout(kind: type[Any]) -> tuple[Callable[[Any], tuple[Any, ...]], tuple[tuple[str, Any, type[Any]], ...]]:
+    """What reads all fields at once, and their names with their defaults and the types of those."""
+    defaults = _defaults(kind)
+    layout = tuple((name, default, cast("type[Any]", type(default))) for name, default in defaults)
+    names = [name for name, _ in defaults]
+    if len(names) > 1:
+        return attrgetter(*names), layout
+    return lambda value: tuple(getattr(value, name) for name in names), layout
 
 
 @_remembered

@@ -23,7 +23,10 @@ from protolink._core.records import (
     ActionCompleted,
     ActionJudged,
     ActionPrepared,
+    ActionStarted,
+    AnswerGiven,
     AttemptEnded,
+    ModelAsked,
     ModelReplied,
     Record,
     RunFinished,
@@ -44,6 +47,9 @@ __all__ = ["Journal"]
 FRAGMENTS_BEHIND = 256
 """A reader that is further behind gets the waiting fragments of a reply joined into one."""
 
+FLUSH_SECONDS = 0.001
+"""How long a record that may wait for the next one waits for it."""
+
 MAX_STORED_DEPTH = 250
 """Nesting of a stored record: what a result may have, and what the record adds around it."""
 
@@ -52,8 +58,13 @@ MAX_LISTED_CHARACTERS = 131_072
 
 MAX_LISTED_DEPTH = 50
 
-_MAY_WAIT = (ActionPrepared, ActionJudged, ActionCompleted, Yielded)
+_MAY_WAIT: frozenset[type[Any]] = frozenset(
+    {ModelReplied, AnswerGiven, ActionPrepared, ActionJudged, ActionCompleted, Yielded}
+)
 """Nothing outside the list depends on these before the next record, so they share its commit."""
+
+_ROUTINE: frozenset[type[Any]] = _MAY_WAIT - {Yielded} | {ActionStarted, ModelAsked}
+"""A list that these alone are added to stands where it stood."""
 
 
 class _Done:
@@ -77,11 +88,12 @@ class Journal:
     __slots__ = (
         "_environment",
         "_flush",
-        "_flush_is_due",
+        "_flush_due",
         "_lock",
         "_log",
         "_number",
         "_sequence",
+        "_status",
         "_stored",
         "_untold",
         "_waiters",
@@ -107,10 +119,11 @@ class Journal:
         self._environment = environment
         self._number = 0
         self._stored = 0
+        self._status: RunStatus = "running"
         self._sequence = 0
         self._untold: list[Entry | Fragment] = []
         self._flush: asyncio.Task[None] | None = None
-        self._flush_is_due = False
+        self._flush_due: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
     @property
@@ -145,7 +158,7 @@ class Journal:
             self.broken = StoreError(f"run {self.tree.root_id!r} was not created: {describe_error(error)}")
             self._wake()
             raise self.broken from error
-        await self._commit(self._log)
+        self._flush_soon()
 
     async def _reserved(self, log: RecordLog) -> Lease:
         """The lease of a root that has no record yet: a new one, or one whose process died before its first."""
@@ -201,7 +214,7 @@ class Journal:
             return _DONE
         for record in records:
             self._untold.append(self._entry(run_id, record))
-        if all(isinstance(record, _MAY_WAIT) for record in records):
+        if all(type(record) in _MAY_WAIT for record in records):
             self._flush_soon()
             return _DONE
         return self._commit(self._log)
@@ -279,14 +292,16 @@ class Journal:
         self._wake()
 
     def _flush_soon(self) -> None:
-        """Store what waits, unless something that cannot wait takes it along within two rounds of the event loop."""
-        if not self._flush_is_due:
-            self._flush_is_due = True
-            loop = asyncio.get_running_loop()
-            loop.call_soon(loop.call_soon, self._flush_now)
+        """Store what waits, unless something that cannot wait takes it along within a millisecond.
+
+        A timer and not some rounds of the event loop: while the store's thread commits, a loop that goes round
+        would fight with it for the interpreter.
+        """
+        if self._flush_due is None:
+            self._flush_due = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush_now)
 
     def _flush_now(self) -> None:
-        self._flush_is_due = False
+        self._flush_due = None
         if self._untold and (self._flush is None or self._flush.done()):
             self._flush = asyncio.get_running_loop().create_task(self._flushed())
 
@@ -308,6 +323,13 @@ class Journal:
             if not batch:
                 return
             told = self._untold.index(batch[-1]) + 1
+            if self._flush_due is not None:
+                self._flush_due.cancel()
+                self._flush_due = None
+            if all(type(entry.record) in _ROUTINE for entry in batch):
+                status, summary = self._status, None
+            else:
+                status, summary = self._standing()
             try:
                 if self.lease is None:
                     raise LostRunError(f"run {self.tree.root_id!r} is not held by this attempt")
@@ -315,8 +337,8 @@ class Journal:
                     self.lease,
                     self._stored,
                     [_row(entry) for entry in batch],
-                    status=self._status(),
-                    summary=self._summary(),
+                    status=status,
+                    summary=summary,
                 )
             except DurableExecutionError as error:
                 self.broken = error
@@ -327,24 +349,15 @@ class Journal:
                 self.broken = StoreError(f"{len(batch)} records of run {self.tree.root_id!r} were not stored: {why}")
                 self._wake()
                 raise self.broken from error
+            self._status = status
             self._stored = batch[-1].number
             self._tell(told)
 
-    def _status(self) -> RunStatus:
-        root = self.tree.runs[self.tree.root_id]
-        if root.finished is not None:
-            return root.finished.status
-        if isinstance(root.rest, RunPaused):
-            return "paused"
-        if any(run.uncertain for run in self.tree.runs.values()):
-            return "uncertain"
-        return "running" if root.rest is None else "resumable"
-
-    def _summary(self) -> Mapping[str, Any]:
-        """What the run waits for, kept beside the list so that lists of runs need not be folded."""
+    def _standing(self) -> tuple[RunStatus, Mapping[str, Any]]:
+        """Where the root is, and what it waits for, kept beside the list so that lists of runs need not be folded."""
         root = self.tree.runs[self.tree.root_id]
         if isinstance(root.rest, RunPaused):
-            return {"interruptions": _listed(shorten_all(root.rest.interruptions), "request")}
+            return "paused", {"interruptions": _listed(shorten_all(root.rest.interruptions), "request")}
         uncertain: list[dict[str, Any]] = [
             {
                 "run_id": run.run_id,
@@ -355,7 +368,12 @@ class Journal:
             for run in self.tree.runs.values()
             for action_id, action in run.uncertain.items()
         ]
-        return {"uncertain": _listed(uncertain, "arguments")} if uncertain else {}
+        summary = {"uncertain": _listed(uncertain, "arguments")} if uncertain else {}
+        if root.finished is not None:
+            return root.finished.status, summary
+        if uncertain:
+            return "uncertain", summary
+        return "running" if root.rest is None else "resumable", summary
 
     def restore(self, rows: Iterable[Row]) -> None:
         """Fold a stored list. Raises `StoreDamagedError` for a row that cannot follow or cannot be read."""

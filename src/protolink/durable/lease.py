@@ -107,7 +107,7 @@ class FileLock:
 class HeldRun:
     """The lock of one root. It ends with `drop`, with this object and with the process."""
 
-    __slots__ = ("__weakref__", "_descriptor", "_lock", "fence", "process", "run", "store")
+    __slots__ = ("__weakref__", "_descriptor", "_lock", "fence", "known", "process", "run", "store")
 
     def __init__(self, descriptor: int, store: object, run: int) -> None:
         self._descriptor = descriptor
@@ -118,6 +118,8 @@ class HeldRun:
         self.run = run
         self.fence = 0
         """What was committed together with the taking of the lock."""
+        self.known: Any = None
+        """What the store last committed of the root; nobody else can change it while the lock is held."""
 
     @property
     def is_held(self) -> bool:

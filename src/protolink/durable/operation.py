@@ -27,6 +27,7 @@ class Operation(Generic[T]):
     """
 
     __slots__ = (
+        "_commit",
         "_given",
         "_is_left",
         "_lock",
@@ -48,6 +49,7 @@ class Operation(Generic[T]):
         *,
         patience: float,
         prepare: Callable[[], int] | None = None,
+        commit: Callable[[T], object] | None = None,
         undo: Callable[[T], object] | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
@@ -58,6 +60,7 @@ class Operation(Generic[T]):
         self.size = 0
         self._work = work
         self._prepare = prepare
+        self._commit = commit
         self._undo = undo
         self._loop = loop
         self._lock = threading.Lock()
@@ -93,7 +96,9 @@ class Operation(Generic[T]):
             self._undo(value)
 
     def succeed(self, value: T) -> None:
-        """Tell the caller, from any thread."""
+        """It is committed: tell the caller, from any thread."""
+        if self._commit is not None:
+            self._commit(value)
         if self._loop is None:
             return
         with self._lock:

@@ -12,13 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
+from protolink._record import record
+
 __all__ = ["Lease", "RecordLog", "Row", "RunInfo", "RunStatus"]
 
 RunStatus = Literal["running", "paused", "uncertain", "completed", "failed", "canceled", "resumable"]
 """`running`: not at rest when it was last written; `resumable`: an attempt ended for a reason outside the run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Row:
     """One record as it is stored."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from protolink.durable.rows import PreparedRow, row_content, shown
 from protolink.durable.runs import StoredRun
 from protolink.errors import StoreDamagedError
 
-__all__ = ["delete_records", "first_checksum", "insert_records", "read_records"]
+__all__ = ["chained", "delete_records", "first_checksum", "insert_records", "read_records"]
 
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -24,16 +24,25 @@ def first_checksum(root_id: str, store_id: str) -> bytes:
     return hashlib.sha256(f"protolink records of {len(root_id)} {root_id} in {store_id}".encode()).digest()
 
 
-def insert_records(connection: sqlite3.Connection, run: StoredRun, prepared: Sequence[PreparedRow]) -> bytes:
-    """Add records behind the last one of a root. Gives the checksum of the new last one."""
-    checksum = run.checksum
-    values: list[tuple[Any, ...]] = []
+def chained(checksum: bytes, prepared: Iterable[PreparedRow]) -> list[bytes]:
+    """The checksum of each record, given that of the one before the first."""
+    checksums: list[bytes] = []
     for each in prepared:
-        row = each.row
         checksum = hashlib.sha256(checksum + each.content).digest()
+        checksums.append(checksum)
+    return checksums
+
+
+def insert_records(
+    connection: sqlite3.Connection, run: int, prepared: Sequence[PreparedRow], checksums: Sequence[bytes]
+) -> None:
+    """Add records behind the last one of a root."""
+    values: list[tuple[Any, ...]] = []
+    for each, checksum in zip(prepared, checksums, strict=True):
+        row = each.row
         values.append(
             (
-                run.id,
+                run,
                 row.number,
                 row.sequence,
                 row.run_id,
@@ -47,9 +56,8 @@ def insert_records(connection: sqlite3.Connection, run: StoredRun, prepared: Seq
         )
         for name, digest in each.digests.items():
             connection.execute("INSERT OR IGNORE INTO blobs VALUES (?, ?)", (digest, row.bodies[name]))
-            connection.execute("INSERT OR IGNORE INTO uses VALUES (?, ?)", (digest, run.id))
+            connection.execute("INSERT OR IGNORE INTO uses VALUES (?, ?)", (digest, run))
     connection.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
-    return checksum
 
 
 def read_records(connection: sqlite3.Connection, run: StoredRun, after: int, store_id: str) -> list[Row]:

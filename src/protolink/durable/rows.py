@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, get_args
 
 from protolink._json import canonical, require_json
+from protolink._record import command
 from protolink._text import visible
 from protolink.durable.port import Row, RunInfo, RunStatus
 from protolink.errors import StoreFullError
@@ -57,7 +58,8 @@ def check_name(value: object, what: str) -> str:
         raise TypeError(f"{what} is a text, not {type(value).__name__}")
     if not value or len(value) > MAX_NAME_CHARACTERS:
         raise ValueError(f"{what} has 1 to {MAX_NAME_CHARACTERS} characters, not {len(value)}")
-    _encoded(value, what)
+    if not value.isascii():
+        _encoded(value, what)
     return value
 
 
@@ -98,7 +100,7 @@ def check_numbers(expected: int, rows: Sequence[Row]) -> None:
             raise ValueError(f"row {row.number} stands where row {number} has to follow {expected} others")
 
 
-@dataclass(frozen=True, slots=True)
+@command
 class PreparedRow:
     """A row that passed every check, with what is stored of it."""
 
@@ -124,37 +126,68 @@ def prepare(expected: int, rows: Sequence[Row], undone: str) -> list[PreparedRow
     prepared: list[PreparedRow] = []
     total = 0
     for row in rows:
-        check_name(row.run_id, "a run's id")
-        check_name(row.kind, "a record's kind")
-        for value, what in ((row.sequence, "sequence"), (row.version, "version")):
-            if not isinstance(value, int) or not 0 <= value <= _MAX_INTEGER:
-                raise ValueError(f"a record's {what} is a whole number from 0")
-        if not isinstance(row.at, int | float) or not math.isfinite(row.at):
-            raise ValueError("a record's time is a finite number")
-        total += _size(row.body, "a record's body", undone)
-        digests: dict[str, bytes] = {}
-        for name, text in row.bodies.items():
-            check_name(name, "a large field's name")
-            encoded = _encoded(text, "a large field")
-            _refuse_large(len(encoded), f"the field {shown(name)}", undone)
-            total += len(encoded)
-            digests[name] = hashlib.sha256(encoded).digest()
+        _check_row(row)
+        body = _encoded(row.body, "a record's body")
+        _refuse_large(len(body), "a record's body", undone)
+        total += len(body)
+        digests, references = _NO_DIGESTS, None
+        if row.bodies:
+            digests, size = _digests(row.bodies, undone)
+            references = canonical({name: digest.hex() for name, digest in digests.items()})
+            total += size
         if total > MAX_APPEND_BYTES:
             raise StoreFullError(f"{undone}: more than MAX_APPEND_BYTES, which is {MAX_APPEND_BYTES}, at once")
-        references = canonical({name: digest.hex() for name, digest in digests.items()}) if digests else None
-        content = row_content(
-            row.number, row.sequence, row.run_id, float(row.at), row.kind, row.version, row.body, references
-        )
-        prepared.append(PreparedRow(row, references, content, digests))
+        prepared.append(PreparedRow(row, references, _content(row, body, references), digests))
     return prepared
+
+
+_NO_DIGESTS: Final[Mapping[str, bytes]] = MappingProxyType({})
+
+
+def _check_row(row: Row) -> None:
+    check_name(row.run_id, "a run's id")
+    check_name(row.kind, "a record's kind")
+    sequence, version, at = row.sequence, row.version, row.at
+    if not (isinstance(sequence, int) and isinstance(version, int) and 0 <= sequence <= _MAX_INTEGER >= version >= 0):
+        raise ValueError("a record's sequence and version are whole numbers from 0")
+    if not (isinstance(at, int | float) and math.isfinite(at)):
+        raise ValueError("a record's time is a finite number")
+
+
+def _digests(bodies: Mapping[str, str], undone: str) -> tuple[dict[str, bytes], int]:
+    """The digest of each large field, and the size of all of them."""
+    digests: dict[str, bytes] = {}
+    total = 0
+    for name, text in bodies.items():
+        check_name(name, "a large field's name")
+        encoded = _encoded(text, "a large field")
+        _refuse_large(len(encoded), f"the field {shown(name)}", undone)
+        total += len(encoded)
+        digests[name] = hashlib.sha256(encoded).digest()
+    return digests, total
+
+
+def _content(row: Row, body: bytes, references: str | None) -> bytes:
+    head, tail = _frame(
+        row.number, row.sequence, row.run_id, float(row.at), row.kind, row.version, row.body, references
+    )
+    return b"".join((head.encode(), body, tail.encode()))
 
 
 def row_content(
     number: int, sequence: int, run_id: str, at: float, kind: str, version: int, body: str, references: str | None
 ) -> bytes:
     """The bytes that stand for a row, and for no other: each part with its length before it."""
+    head, tail = _frame(number, sequence, run_id, at, kind, version, body, references)
+    return f"{head}{body}{tail}".encode()
+
+
+def _frame(
+    number: int, sequence: int, run_id: str, at: float, kind: str, version: int, body: str, references: str | None
+) -> tuple[str, str]:
+    """What stands before a body, and what behind it."""
     head = f"{number} {sequence} {at!r} {version} {len(run_id)} {len(kind)} {len(body)} {run_id}{kind}"
-    return f"{head}{body}{references or ''}".encode()
+    return head, references or ""
 
 
 def prepare_summary(summary: Mapping[str, object], undone: str) -> str:
@@ -167,12 +200,6 @@ def prepare_summary(summary: Mapping[str, object], undone: str) -> str:
             f"{undone}: a summary of {size} bytes is more than MAX_SUMMARY_BYTES, which is {MAX_SUMMARY_BYTES}"
         )
     return text
-
-
-def _size(text: object, what: str, undone: str) -> int:
-    size = len(_encoded(text, what))
-    _refuse_large(size, what, undone)
-    return size
 
 
 def _refuse_large(size: int, what: str, undone: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -61,6 +62,26 @@ class StoredRun:
             self.checksum,
         )
         return hashlib.sha256(repr(columns).encode("utf-8", "surrogatepass")).digest()
+
+    def extended(self, checksums: Sequence[bytes], status: str, now: float, summary: str | None) -> StoredRun:
+        """The same root with more records."""
+        return StoredRun(
+            id=self.id,
+            root_id=self.root_id,
+            agent_name=self.agent_name,
+            principal=self.principal,
+            session_id=self.session_id,
+            status=status,
+            attempts=self.attempts,
+            records=self.records + len(checksums),
+            fence=self.fence,
+            owner=self.owner,
+            owner_since=self.owner_since,
+            created_at=self.created_at,
+            updated_at=now,
+            summary=self.summary if summary is None else summary,
+            checksum=checksums[-1] if checksums else self.checksum,
+        )
 
     def info(self, is_driven: bool) -> RunInfo:
         """What a list shows of it. Raises `StoreDamagedError` for a summary that is none."""

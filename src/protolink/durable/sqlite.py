@@ -20,7 +20,7 @@ from protolink.durable.engine import Engine, attach, detach
 from protolink.durable.lease import HeldRun
 from protolink.durable.operation import Operation
 from protolink.durable.port import Lease, Row, RunInfo, RunStatus
-from protolink.durable.records import delete_records, first_checksum, insert_records, read_records
+from protolink.durable.records import chained, delete_records, first_checksum, insert_records, read_records
 from protolink.durable.rows import (
     PreparedRow,
     check_info,
@@ -197,26 +197,25 @@ class SQLiteRecordLog:
             prepared[:] = prepare(expected, rows, undone)
             return sum(len(each.content) + sum(map(len, each.row.bodies.values())) for each in prepared)
 
-        def work(connection: sqlite3.Connection) -> None:
+        def work(connection: sqlite3.Connection) -> tuple[HeldRun, StoredRun]:
             held = lease.handle
             store_id = engine.store_id
             if not isinstance(held, HeldRun) or not held.is_held or held.store != store_id:
                 raise LostRunError(f"{undone}: the lease was given back or is another store's")
-            run = run_by_id(connection, held.run, store_id)
-            if run is None or run.root_id != lease.root_id or run.fence != lease.fence:
+            known: StoredRun = held.known
+            if known.root_id != lease.root_id or known.fence != lease.fence:
                 raise LostRunError(f"{undone}: somebody else took the run over")
-            if run.records != expected:
-                raise LostRunError(f"{undone}: {run.records} records are there, and {expected} were expected")
-            run.checksum = insert_records(connection, run, prepared)
-            run.records = expected + len(prepared)
-            run.status = status
-            run.updated_at = now
-            if text is not None:
-                run.summary = text
+            if known.records != expected:
+                raise LostRunError(f"{undone}: {known.records} records are there, and {expected} were expected")
+            checksums = chained(known.checksum, prepared)
+            run = known.extended(checksums, status, now, text)
+            # What is known is not looked up again: where it is not so, nothing is updated.
             if not update_run(connection, run, store_id, fence=lease.fence, records=expected):
                 raise LostRunError(f"{undone}: somebody else took the run over")
+            insert_records(connection, run.id, prepared, checksums)
+            return held, run
 
-        await self._write(engine, undone, work, prepare=check)
+        await self._write(engine, undone, work, prepare=check, commit=_know)
 
     async def release(self, lease: Lease) -> None:
         """Give the lease back. Harmless when it is gone already; the store is not waited for."""
@@ -358,6 +357,7 @@ class SQLiteRecordLog:
         work: Callable[[sqlite3.Connection], T],
         *,
         prepare: Callable[[], int] | None = None,
+        commit: Callable[[T], object] | None = None,
         undo: Callable[[T], object] | None = None,
         patience: float | None = None,
     ) -> T:
@@ -366,6 +366,7 @@ class SQLiteRecordLog:
             work,
             patience=self.busy_timeout if patience is None else patience,
             prepare=prepare,
+            commit=commit,
             undo=undo,
             loop=asyncio.get_running_loop(),
         )
@@ -413,7 +414,13 @@ def _taken(engine: Engine, run: StoredRun) -> HeldRun:
     if held is None:
         raise _busy(run.root_id, run.owner, run.owner_since)
     held.fence = run.fence
+    held.known = run
     return held
+
+
+def _know(appended: tuple[HeldRun, StoredRun]) -> None:
+    held, run = appended
+    held.known = run
 
 
 def _busy(root_id: str, owner: str | None, owner_since: float | None) -> RunBusyError:
