@@ -47,6 +47,7 @@ __all__ = [
     "parse",
     "render",
     "require_json",
+    "reread",
     "thaw",
 ]
 
@@ -164,6 +165,28 @@ def parse(text: str, *, max_bytes: int = MAX_TEXT_BYTES, max_depth: int = MAX_DE
     if "\\u" in text and not _encodes(_compact(value)):
         raise JSONError("an escape that is half of a character (a lone surrogate)")
     return value
+
+
+def reread(text: str, *, max_depth: int = MAX_DEPTH) -> JSON:
+    """Read what `dumps` wrote and a store kept, of any length; that names stand once in an object needs no check.
+
+    Raises `JSONError` where it is no such text.
+    """
+    if text.count("[") + text.count("{") > max_depth:
+        _refuse_depth(text, max_depth)
+    try:
+        value, end = _OWN_DECODER.raw_decode(text)
+    except JSONError:
+        raise
+    except json.JSONDecodeError as error:
+        raise JSONError(error.msg.partition(":")[0].removesuffix(" at"), error.pos) from None
+    except RecursionError:
+        raise JSONError("nested too deeply for the stack that is left") from None
+    except ValueError:
+        raise JSONError("an integer with too many digits") from None
+    if end != len(text):
+        raise JSONError("Extra data", end)
+    return cast("JSON", value)
 
 
 def require_json(value: object, what: str) -> Any:
@@ -727,6 +750,7 @@ _canonical = _encoder(sort_keys=True)
 _compact = _encoder(sort_keys=False)
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite)
+_OWN_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 # A hook for integers is slow; a text shorter than the limit cannot hold an integer longer than it.
 _COUNTING_DECODER = json.JSONDecoder(
     object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_counted_int

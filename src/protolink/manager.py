@@ -130,8 +130,9 @@ class RunManager:
     async def cancel(self, run_id: str, reason: str = "canceled by the application") -> Task:
         """End a run as canceled and give its task: one that runs here, or one that nobody drives.
 
-        What an abandoned run had entered stays uncertain. The agent's own stores learn of the end where it is
-        among those of this manager. Raises `RunBusyError` for a run that another process drives.
+        What an abandoned run had entered stays uncertain, and waits for `reconcile` all the same. The agent's own
+        stores learn of the end where it is among those of this manager. Raises `RunBusyError` for a run that
+        another process drives.
         """
         if not isinstance(reason, str):
             raise TypeError(f"a reason is a text, not {type(reason).__name__}")
@@ -225,9 +226,9 @@ class RunManager:
         except UnknownRunError:
             return  # it was deleted meanwhile
         for run in journal.tree.runs.values():
-            for action_id, action in run.actions.items():
-                if action_id in run.uncertain or _is_lost(run, action):
-                    yield self._described(journal, run, action_id, action)
+            lost = {action_id: action for action_id, action in run.actions.items() if _is_lost(run, action)}
+            for action_id, action in (run.uncertain | lost).items():
+                yield self._described(journal, run, action_id, action)
 
     def _described(self, journal: Journal, run: RunState, action_id: str, action: ActionState) -> UncertainAction:
         prepared = action.prepared

@@ -272,9 +272,30 @@ async def test_canceling_an_abandoned_run_keeps_its_effect_uncertain() -> None:
 
     assert task.state is TaskState.CANCELED
     assert task.metadata["uncertain_actions"] == [f"{run_id}.1"]
-    info = await office.log.get(run_id)
-    assert info is not None
-    assert info.status == "canceled"
+    (found,) = await RunManager(stores=[office.log]).list_uncertain()
+    assert found.action_id == f"{run_id}.1"
+
+
+@pytest.mark.parametrize("happened", [True, False])
+async def test_what_a_canceled_run_left_uncertain_can_still_be_settled(happened: bool) -> None:
+    """The run stays as it ended; only what nobody knew becomes known, once, and then the run can be pruned."""
+    office = Office()
+    async with office.abandoned(call("pay", amount=3)) as run_id:
+        manager = RunManager(stores=[office.log])
+        await manager.cancel(run_id)
+    seen = [event.type for event in (await manager.inspect(run_id)).events]
+    assert await manager.prune(keep=0) == []
+    settle: dict[str, Any] = {"result": "paid"} if happened else {"happened": False}
+
+    task = await manager.reconcile(run_id, f"{run_id}.1", **settle)
+
+    assert (task.state, task.metadata["uncertain_actions"]) == (TaskState.CANCELED, [])
+    assert [artifact.action_id for artifact in task.artifacts] == ([f"{run_id}.1"] if happened else [])
+    assert await manager.list_uncertain() == []
+    assert [event.type for event in (await manager.inspect(run_id)).events] == seen
+    with pytest.raises(DurableExecutionError, match="nothing to settle"):
+        await manager.reconcile(run_id, f"{run_id}.1", **settle)
+    assert [view.status for view in await manager.prune(keep=0)] == ["canceled"]
 
 
 async def test_canceling_an_uncertain_run_keeps_it_listed_in_its_task() -> None:

@@ -102,7 +102,7 @@ def _plain(value: Any) -> Any:
     return plain
 
 
-_AS_IT_IS: Final = frozenset({str, int, float, bool, types.NoneType, dict, list})
+_AS_IT_IS: Final[frozenset[type[Any]]] = frozenset({str, int, float, bool, types.NoneType, dict, list})
 """What a record holds as JSON already."""
 
 
@@ -164,12 +164,14 @@ def _required(cls: type[Any]) -> frozenset[str]:
 
 def _build(cls: type[Any], data: Mapping[str, Any], where: str) -> Any:
     arguments: dict[str, Any] = {}
-    name = ""
     try:
-        for name, read in _readers(cls):
-            if name in data:
-                arguments[name] = read(data[name], name)
-            elif name in _required(cls):
+        for name, plain, read, required in _readers(cls):
+            value = data.get(name, _NEVER)
+            if type(value) in plain:
+                arguments[name] = value
+            elif value is not _NEVER:
+                arguments[name] = read(value, name)
+            elif required:
                 break
         else:
             return cls(**arguments)
@@ -182,9 +184,30 @@ Read = Callable[[Any, str], Any]
 
 
 @_remembered
-def _readers(cls: type[Any]) -> tuple[tuple[str, Read], ...]:
+def _readers(cls: type[Any]) -> tuple[tuple[str, frozenset[type[Any]], Read, bool], ...]:
+    """For each field its name, the types that need no reader, its reader, and whether it has to be there."""
     hints = get_type_hints(cls, dict(vars(records)))
-    return tuple((item.name, _reader(hints[item.name])) for item in fields(cls))
+    return tuple(
+        (item.name, _plain_types(hints[item.name]), _reader(hints[item.name]), item.name in _required(cls))
+        for item in fields(cls)
+    )
+
+
+def _plain_types(hint: Any) -> frozenset[type[Any]]:
+    """The types whose values of this annotation are taken as they are."""
+    if hint is Any:
+        return _AS_IT_IS
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        found: set[type[Any]] = set()
+        for option in get_args(hint):
+            found |= _plain_types(option)
+        return frozenset(found)
+    if origin is dict or hint is dict:
+        return frozenset({dict})
+    if hint is float:
+        return frozenset({int, float})
+    return frozenset({hint}) if hint in _AS_IT_IS else frozenset()
 
 
 def _reader(hint: Any) -> Read:

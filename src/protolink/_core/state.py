@@ -264,7 +264,10 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
     if run is None:
         raise RecordRefused(f"run {run_id!r} has not started")
     if run.finished is not None:
-        raise RecordRefused(f"run {run_id!r} has ended")
+        if not isinstance(record, ActionReconciled):
+            raise RecordRefused(f"run {run_id!r} has ended")
+        _reconciled_afterwards(run, record)
+        return
     if run.rest is not None and not isinstance(record, _AT_REST):
         raise RecordRefused(f"run {run_id!r} is at rest")
     match record:
@@ -464,11 +467,22 @@ def _attempt_started(run: RunState, record: AttemptStarted) -> None:
             action.stage = "authorized"
 
 
-def _reconciled(run: RunState, record: ActionReconciled) -> None:
-    action = run.uncertain.get(record.action_id)
+def _no_longer_uncertain(run: RunState, action_id: str) -> ActionState:
+    action = run.uncertain.pop(action_id, None)
     if action is None:
-        raise RecordRefused(f"action {record.action_id!r} is not uncertain")
-    del run.uncertain[record.action_id]
+        raise RecordRefused(f"action {action_id!r} is not uncertain")
+    return action
+
+
+def _reconciled_afterwards(run: RunState, record: ActionReconciled) -> None:
+    """A run that was called off has ended with what nobody knew; what is learned of it changes nothing else."""
+    _no_longer_uncertain(run, record.action_id)
+    if record.happened:
+        run.completed_ids.append(record.action_id)
+
+
+def _reconciled(run: RunState, record: ActionReconciled) -> None:
+    action = _no_longer_uncertain(run, record.action_id)
     if record.happened:
         run.completed_ids.append(record.action_id)
         _keep_success(run, action, record.action_id, record.result)

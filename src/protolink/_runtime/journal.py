@@ -37,7 +37,7 @@ from protolink._core.records import (
 from protolink._core.state import ActionState, RecordRefused, RunState, TreeState, evolve
 from protolink._core.views.project import Identity
 from protolink._environment import Environment
-from protolink._json import JSONError, dumps, parse
+from protolink._json import JSONError, dumps, parse, reread
 from protolink._text import describe_error
 from protolink.durable.port import Lease, RecordLog, Row, RunInfo, RunStatus
 from protolink.errors import DurableExecutionError, LostRunError, RunExistsError, StoreDamagedError, StoreError
@@ -258,12 +258,13 @@ class Journal:
         run = tree.runs.get(run_id)
         action = _action_of(run, record)
         asked = run.asked if run is not None else None
+        # A run's end is the last thing that its stream shows, even where a lost effect is settled afterwards.
+        public = is_public(record) and (run is None or run.finished is None)
         evolve(tree, run_id, record)
         if run is None:
             run = tree.runs[run_id]
             if isinstance(record, RunStarted):
                 self.identities[run_id] = _identity(run_id, record)
-        public = is_public(record)
         if public:
             self._sequence += 1
             run.seen += 1
@@ -368,12 +369,11 @@ class Journal:
             for run in self.tree.runs.values()
             for action_id, action in run.uncertain.items()
         ]
-        summary = {"uncertain": _listed(uncertain, "arguments")} if uncertain else {}
+        if uncertain:  # whoever called the run off still has to learn what became of them
+            return "uncertain", {"uncertain": _listed(uncertain, "arguments")}
         if root.finished is not None:
-            return root.finished.status, summary
-        if uncertain:
-            return "uncertain", summary
-        return "running" if root.rest is None else "resumable", summary
+            return root.finished.status, {}
+        return "running" if root.rest is None else "resumable", {}
 
     def restore(self, rows: Iterable[Row]) -> None:
         """Fold a stored list. Raises `StoreDamagedError` for a row that cannot follow or cannot be read."""
@@ -388,10 +388,8 @@ class Journal:
         self._stored = self._number
 
     def _restored(self, row: Row) -> Entry:
-        plain = parse(row.body, max_depth=MAX_STORED_DEPTH, max_bytes=_ANY_SIZE)
-        bodies = {
-            name: parse(text, max_depth=MAX_STORED_DEPTH, max_bytes=_ANY_SIZE) for name, text in row.bodies.items()
-        }
+        plain = reread(row.body, max_depth=MAX_STORED_DEPTH)
+        bodies = {name: reread(text, max_depth=MAX_STORED_DEPTH) for name, text in row.bodies.items()}
         entry = self._entry(row.run_id, decode(row.kind, row.version, complete(row.kind, plain, self.tree), bodies))
         entry.at = row.at
         if isinstance(entry.record, ActionPrepared) and entry.action is not None:
@@ -464,9 +462,6 @@ class Journal:
 
 _LAST = frozenset({RunFinished, RunPaused, AttemptEnded})
 """What ends an attempt of the root, and so its stream."""
-
-_ANY_SIZE = 1 << 31
-
 
 _KINDS: tuple[type[Any], ...] = get_args(Record)
 _ABOUT_ACTIONS: frozenset[type[Any]] = frozenset(

@@ -266,7 +266,7 @@ async def _reconcile(journal: Journal, action_id: str, *, result: Any, happened:
         raise ConfigurationError("an effect that did not happen has no result")
     for run in tuple(journal.tree.runs.values()):
         action = run.uncertain.get(action_id) or run.actions.get(action_id)
-        if action is None or run.finished is not None:
+        if action is None or (run.finished is not None and action_id not in run.uncertain):
             continue
         reconciled = ActionReconciled(
             action_id=action_id,
