@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -17,6 +19,9 @@ from benchmarks.models import Scripted
 from benchmarks.scale import Scale
 from benchmarks.table import AtMost, AtMostTimes, Row
 from protolink import Agent, RunBudget, RunContext, Task
+from protolink.durable import Lease, RunStatus
+from protolink.durable import Row as LogRow
+from protolink.durable.sqlite import SQLiteRecordLog
 
 __all__ = ["durable"]
 
@@ -24,6 +29,10 @@ _STEP_CPU: Final = AtMostTimes(250 / 36)
 _STEP_WALL: Final = AtMostTimes(1.6)
 _EXPONENT: Final = AtMost(1.05)
 _RESUME: Final = AtMost(20, scaled=True)
+_COMMITS: Final = AtMost(3)
+_BYTES: Final = AtMostTimes(2)
+_GROWTH: Final = AtMost(1_500)
+_TOGETHER: Final = AtMostTimes(1 / 5)
 
 LENGTHS: Final = (10, 50, 200)
 
@@ -37,6 +46,8 @@ def durable(scale: Scale) -> list[Row]:
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         rows += asyncio.run(_on_disk(scale, Path(folder)))
         rows += asyncio.run(_resume(scale, Path(folder)))
+        rows += asyncio.run(_written(scale, Path(folder)))
+        rows.append(asyncio.run(_together(scale, Path(folder))))
     return rows
 
 
@@ -132,3 +143,108 @@ async def _resume(scale: Scale, folder: Path) -> list[Row]:
         await again.resume_task(context.run_id)
         elapsed.append(time.perf_counter() - began)
     return [Row(workload=f"resume after {calls:,} steps", unit="ms", protolink=min(elapsed) * 1e3, target=_RESUME)]
+
+
+async def _written(scale: Scale, folder: Path) -> list[Row]:
+    """What a step writes: commits, each of which is one sync, bytes, and what of them stays in the file."""
+    calls = 100 if scale.quick else 500
+    rows: list[Row] = []
+    if _PROCESS_IO.exists():
+        floor = await _bytes_of(partial(_plain, folder, calls, "bytes")) / calls
+        ours = await _bytes_of(partial(_run, folder, calls, "bytes")) / calls
+        rows.append(
+            Row(workload="bytes of one durable tool step", unit="B", floor=floor, protolink=ours, target=_BYTES)
+        )
+    log = _CountingLog(folder / "commits.sqlite")
+    agent = Agent(name="scribe", llm=Scripted(script(calls)), tools=[lookup], durability=log, verbosity=0)
+    sizes: list[int] = []
+    for _ in range(2):
+        await agent.invoke("go", budget=RunBudget(max_steps=calls + 1))
+        await log.settled()
+        sizes.append(os.stat(log.path).st_size)
+    await log.close()
+    return [
+        *rows,
+        Row(
+            workload="commits of one durable tool step",
+            unit="",
+            protolink=log.commits / (2 * calls),
+            target=_COMMITS,
+        ),
+        Row(
+            workload="file growth of one durable tool step",
+            unit="B",
+            protolink=(sizes[1] - sizes[0]) / calls,
+            target=_GROWTH,
+        ),
+    ]
+
+
+_PROCESS_IO: Final = Path("/proc/self/io")
+"""What the kernel counts of this process, where it does."""
+
+
+async def _bytes_of(work: Callable[[], Awaitable[None]]) -> float:
+    before = _bytes_written()
+    await work()
+    return _bytes_written() - before
+
+
+def _bytes_written() -> float:
+    lines = (line.partition(":") for line in _PROCESS_IO.read_text().splitlines())
+    return next(float(value) for name, _, value in lines if name == "wchar")
+
+
+class _CountingLog(SQLiteRecordLog):
+    """Counts its commits."""
+
+    commits = 0
+
+    async def append(
+        self,
+        lease: Lease,
+        expected: int,
+        rows: Sequence[LogRow],
+        *,
+        status: RunStatus,
+        summary: Mapping[str, object] | None = None,
+    ) -> None:
+        """Store rows."""
+        self.commits += 1
+        await super().append(lease, expected, rows, status=status, summary=summary)
+
+    async def settled(self) -> None:
+        """Have everything in the file itself, from where the write-ahead log can be begun anew."""
+        await self.list()
+        with closing(sqlite3.connect(self.path)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+async def _together(scale: Scale, folder: Path) -> Row:
+    """Many runs at once share their syncs; one after the other each waits for its own."""
+    runs, calls = (40 if scale.quick else 200), 3
+    agent = _agent(folder / "together.sqlite", calls)
+
+    async def one() -> None:
+        await agent.invoke("go", budget=RunBudget(max_steps=calls + 1))
+
+    async def in_turn() -> None:
+        for _ in range(runs):
+            await one()
+
+    async def at_once() -> None:
+        await asyncio.gather(*(one() for _ in range(runs)))
+
+    await one()
+    turns, once = await alternate(
+        scale.rounds(3),
+        partial(_timed, "wall", in_turn, runs),
+        partial(_timed, "wall", at_once, runs),
+    )
+    return Row(
+        workload=f"a durable run among {runs}, against one after the other",
+        unit="us",
+        floor=min(turns) * 1e6,
+        protolink=min(once) * 1e6,
+        target=_TOGETHER,
+    )

@@ -61,6 +61,7 @@ def encode(record: Record) -> tuple[str, int, dict[str, Any], dict[str, str]]:
     """Kind, version, fields as JSON, and the texts of fields that are large enough to be stored apart."""
     kind = kind_of(record)
     plain = _plain(record)
+    _leave_out(kind, plain)
     bodies: dict[str, str] = {}
     for name in _BODY_FIELDS.get(kind, ()):
         value = plain.get(name)
@@ -75,6 +76,31 @@ def encode(record: Record) -> tuple[str, int, dict[str, Any], dict[str, str]]:
             bodies[name] = text
             del plain[name]
     return kind, VERSION, plain, bodies
+
+
+def _leave_out(kind: str, plain: dict[str, Any]) -> None:
+    """Drop what `_put_back` knows: a call's id that is its action's, and a payload that is the arguments."""
+    if kind == "ModelReplied":
+        for proposal in plain.get("proposals", ()):
+            if proposal["call_id"] == proposal["action_id"]:
+                del proposal["call_id"]
+    elif kind == "ActionPrepared":
+        payload = plain["payload"]
+        # The very same object: 1 and True are equal, and are not the same JSON.
+        if len(payload) == 1 and payload.get("arguments") is plain["arguments"]:
+            del plain["payload"]
+
+
+def _put_back(kind: str, data: dict[str, Any]) -> None:
+    if kind == "ModelReplied" and is_list(data.get("proposals")):
+        data["proposals"] = [
+            {**proposal, "call_id": proposal.get("action_id")}
+            if is_mapping(proposal) and "call_id" not in proposal
+            else proposal
+            for proposal in data["proposals"]
+        ]
+    elif kind == "ActionPrepared" and "payload" not in data and "arguments" in data:
+        data["payload"] = {"arguments": data["arguments"]}
 
 
 def _plain(value: Any) -> Any:
@@ -150,7 +176,8 @@ def decode(kind: str, version: int, plain: object, bodies: Mapping[str, Any]) ->
         raise CodecError(f"{kind} of version {version} was written by a newer release; this one knows {VERSION}")
     if not is_mapping(plain):
         raise CodecError(f"{kind} is stored as {type(plain).__name__}, not as an object")
-    data = {**plain, **bodies}
+    data: dict[str, Any] = {**plain, **bodies}
+    _put_back(kind, data)
     for name in _BODY_FIELDS.get(kind, ()):
         if name not in data and name in _required(cls):
             data[name] = _UNAVAILABLE

@@ -217,12 +217,12 @@ class ModelAsked:
     step: int
     provider: str
     model: str
-    native: bool
-    """Whether tools are offered in the provider's own format."""
-
-    streaming: bool
     corrections_allowed: int
     estimated_input_tokens: int
+    native: bool = False
+    """Whether tools are offered in the provider's own format."""
+
+    streaming: bool = False
 
 
 @record

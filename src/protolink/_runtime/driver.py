@@ -240,10 +240,14 @@ class Driver:
         """Add records of this run to the list."""
         return self.journal.append(self.run_id, *records)
 
+    def seconds_since(self, began: float) -> float:
+        """Seconds since a moment of the monotonic clock, to the microsecond: what is below it is noise, and stored."""
+        return round(self.environment.monotonic() - began, 6)
+
     @property
     def elapsed_seconds(self) -> float:
         """Seconds since the attempt began."""
-        return self.environment.monotonic() - self._since
+        return self.seconds_since(self._since)
 
     @property
     def tree_seconds(self) -> float:

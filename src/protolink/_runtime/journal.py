@@ -18,7 +18,6 @@ from typing import Any, cast, get_args
 
 from protolink._core.codec import CodecError, decode, encode
 from protolink._core.entries import Entry, Fragment, is_public
-from protolink._core.handoffs import complete, shorten, shorten_all
 from protolink._core.records import (
     ActionCompleted,
     ActionJudged,
@@ -34,6 +33,7 @@ from protolink._core.records import (
     RunStarted,
     Yielded,
 )
+from protolink._core.handoffs import complete, shorten, shorten_all
 from protolink._core.state import ActionState, RecordRefused, RunState, TreeState, evolve
 from protolink._core.views.project import Identity
 from protolink._environment import Environment

@@ -34,18 +34,18 @@ def chained(checksum: bytes, prepared: Iterable[PreparedRow]) -> list[bytes]:
 
 
 def insert_records(
-    connection: sqlite3.Connection, run: int, prepared: Sequence[PreparedRow], checksums: Sequence[bytes]
+    connection: sqlite3.Connection, run: StoredRun, prepared: Sequence[PreparedRow], checksums: Sequence[bytes]
 ) -> None:
-    """Add records behind the last one of a root."""
+    """Add records behind the last one of a root. An empty `run_id` stands for the root's own, most records are its."""
     values: list[tuple[Any, ...]] = []
     for each, checksum in zip(prepared, checksums, strict=True):
         row = each.row
         values.append(
             (
-                run,
+                run.id,
                 row.number,
                 row.sequence,
-                row.run_id,
+                "" if row.run_id == run.root_id else row.run_id,
                 float(row.at),
                 row.kind,
                 row.version,
@@ -56,7 +56,7 @@ def insert_records(
         )
         for name, digest in each.digests.items():
             connection.execute("INSERT OR IGNORE INTO blobs VALUES (?, ?)", (digest, row.bodies[name]))
-            connection.execute("INSERT OR IGNORE INTO uses VALUES (?, ?)", (digest, run))
+            connection.execute("INSERT OR IGNORE INTO uses VALUES (?, ?)", (digest, run.id))
     connection.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
 
@@ -84,6 +84,7 @@ def read_records(connection: sqlite3.Connection, run: StoredRun, after: int, sto
     ):
         number += 1
         at_number, sequence, run_id, at, kind, version, body, references, stored = found
+        run_id = run_id or run.root_id
         try:
             content = row_content(at_number, sequence, run_id, at, kind, version, body, references)
             checksum = hashlib.sha256(checksum + content).digest()

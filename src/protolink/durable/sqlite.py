@@ -212,7 +212,7 @@ class SQLiteRecordLog:
             # What is known is not looked up again: where it is not so, nothing is updated.
             if not update_run(connection, run, store_id, fence=lease.fence, records=expected):
                 raise LostRunError(f"{undone}: somebody else took the run over")
-            insert_records(connection, run.id, prepared, checksums)
+            insert_records(connection, run, prepared, checksums)
             return held, run
 
         await self._write(engine, undone, work, prepare=check, commit=_know)

@@ -213,7 +213,7 @@ async def attend(driver: Driver, action: ActionState, child: Driver) -> None:
         driver.take_failure(child)
         await driver.append(DelegationSuspended(action_id=action_id, error=child.run.rest.error))
         return
-    await driver.record_ending(action_id, _ending(driver, action_id, child, driver.environment.monotonic() - began))
+    await driver.record_ending(action_id, _ending(driver, action_id, child, driver.seconds_since(began)))
 
 
 def start_child(driver: Driver, action: ActionState) -> Driver:

@@ -90,7 +90,7 @@ async def _execute_one(driver: Driver, action_id: str) -> None:
     try:
         result = await call.run(values)
     except Interrupted as interrupted:
-        ending = _broken_off(interrupted, call, driver.environment.monotonic() - began)
+        ending = _broken_off(interrupted, call, driver.seconds_since(began))
     except ToolRejectedError as error:
         driver.keep_cause_of_direct(error)
         ending = ActionRejected(
@@ -101,19 +101,19 @@ async def _execute_one(driver: Driver, action_id: str) -> None:
             details=error.details,
             suggestion=error.suggestion,
             arguments=prepared.arguments,
-            seconds=driver.environment.monotonic() - began,
+            seconds=driver.seconds_since(began),
         )
     except UncertainExecutionError as error:
         driver.keep_cause(error)
-        seconds = driver.environment.monotonic() - began
+        seconds = driver.seconds_since(began)
         ending = ActionUncertain(action_id=action_id, reason=describe_text(error), seconds=seconds)
     except PASSING:
         raise
     except BaseException as error:  # the tool's own, SystemExit and StopIteration included
-        ending = _failed(driver, tool, action_id, error, driver.environment.monotonic() - began)
+        ending = _failed(driver, tool, action_id, error, driver.seconds_since(began))
     else:
         rendered, changed = render(result)
-        seconds = driver.environment.monotonic() - began
+        seconds = driver.seconds_since(began)
         ending = ActionCompleted(action_id=action_id, result=rendered, rendered=changed, seconds=seconds)
         if isinstance(driver.run.work, ToolRequest):
             driver.live_result = result

@@ -97,7 +97,7 @@ async def ask_model(driver: Driver, command: AskModel) -> None:
     # A provider that streamed nothing is a stream of one fragment.
     if not stream.any and (reply.text or reply.calls):
         stream.fragment(reply.text or _calls_as_text(reply.calls))
-    await _record_reply(driver, llm, asked, reply, driver.environment.monotonic() - began)
+    await _record_reply(driver, llm, asked, reply, driver.seconds_since(began))
 
 
 async def _bind(driver: Driver) -> LLM | None:
