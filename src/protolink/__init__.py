@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from protolink.action import RunAction, current_action
     from protolink.agent import Agent
     from protolink.card import AgentCard
+    from protolink.completion import Completion, CompletionCheck, CompletionValidator
     from protolink.context import BudgetUsage, RunBudget, RunContext, current_request_context, request_context
     from protolink.durable.store import SQLiteDurableStore
     from protolink.errors import (
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         ApprovalRequiredError,
         BudgetExceededError,
         CheckpointMismatchError,
+        CompletionFailedError,
         ConfigurationError,
         DurableExecutionError,
         InferParseError,
@@ -57,6 +59,7 @@ _HOMES = {
     "action": ("RunAction", "current_action"),
     "agent": ("Agent",),
     "card": ("AgentCard",),
+    "completion": ("Completion", "CompletionCheck", "CompletionValidator"),
     "context": ("BudgetUsage", "RunBudget", "RunContext", "current_request_context", "request_context"),
     "durable.store": ("SQLiteDurableStore",),
     "errors": (
@@ -64,6 +67,7 @@ _HOMES = {
         "ApprovalRequiredError",
         "BudgetExceededError",
         "CheckpointMismatchError",
+        "CompletionFailedError",
         "ConfigurationError",
         "DurableExecutionError",
         "InferParseError",
@@ -115,6 +119,10 @@ __all__ = [
     "BudgetUsage",
     "CapabilityPolicy",
     "CheckpointMismatchError",
+    "Completion",
+    "CompletionCheck",
+    "CompletionFailedError",
+    "CompletionValidator",
     "ConfigurationError",
     "DurableExecutionError",
     "FinalResponse",

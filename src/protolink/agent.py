@@ -36,6 +36,8 @@ from protolink._runtime.parts import (
     record_log_of,
     slice_steps_of,
     state_of,
+    validator_as_data,
+    validator_of,
 )
 from protolink._runtime.perform.approval import decision_of
 from protolink._runtime.principal import current_principal
@@ -47,6 +49,7 @@ from protolink._text import visible
 from protolink._values import Reader, now_text
 from protolink.action import RunAction, is_inside_a_tool
 from protolink.card import AgentCard
+from protolink.completion import CompletionValidator
 from protolink.context import RunBudget, RunContext
 from protolink.durable.port import RecordLog
 from protolink.errors import (
@@ -118,6 +121,8 @@ class Agent:
         A policy or several, all of which have to agree, and who is asked where they require approval.
     hooks
         `AgentHooks`, one or several.
+    completion_validator
+        Checks that an answer has to pass before it is given; they read receipts, not the model's word.
     subagents, subagent_limits
         Agents that this one owns and may delegate to, and how many of them may work, how deep.
     transport, registry, registry_url
@@ -166,6 +171,7 @@ class Agent:
         policy: Policy | Iterable[Policy] | None = None,
         approval_handler: ApprovalHandler | None = None,
         hooks: AgentHooks | Iterable[AgentHooks] | None = None,
+        completion_validator: CompletionValidator | None = None,
         subagents: Iterable[Agent] | None = None,
         subagent_limits: SubagentLimits | None = None,
         durability: DurableStore | RecordLog | str | PathLike[str] | None = None,
@@ -196,6 +202,7 @@ class Agent:
         self._policies = policies_of(policy)
         self._approval_handler = approval_handler
         self._hooks = hooks_of(hooks)
+        self._completion_validator = validator_of(completion_validator)
         self._state = state_of(state)
         self.execution_version = execution_version
         self.verbosity = verbosity
@@ -358,6 +365,7 @@ class Agent:
                 policies=self._policies,
                 approval_handler=self._approval_handler,
                 hooks=self._hooks,
+                completion_validator=self._completion_validator,
                 llm=self._llm,
                 llm_factory=self._llm_factory,
                 workers=self._workers,
@@ -749,6 +757,7 @@ class Agent:
             "max_sync_workers": self._max_sync_workers,
             "expose_tool_results": self._expose_tool_results,
             "policies": [policy_as_data(policy) for policy in self._policies],
+            "completion_checks": validator_as_data(self._completion_validator),
             "state": list(self._state),
             "execution_version": self.execution_version,
             "verbosity": self.verbosity,
@@ -785,6 +794,8 @@ class Agent:
             if data.get("llm_factory") is not None:
                 raise ConfigurationError("this configuration has a model factory; pass it again with llm_factory=")
             settings["llm"] = model_from(read.optional_mapping("llm"))
+        if read.items("completion_checks") and "completion_validator" not in overrides:
+            raise ConfigurationError("this configuration has completion checks; pass them with completion_validator=")
         limits = read.optional_mapping("subagent_limits")
         if limits is not None:
             settings["subagent_limits"] = SubagentLimits(**limits)

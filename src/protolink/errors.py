@@ -10,6 +10,7 @@
     │   ├── ActionDeniedError             a policy or a person said no
     │   ├── ApprovalRequiredError         an approval is needed and nobody is there to give it
     │   ├── BudgetExceededError           a hard limit of the run was reached
+    │   ├── CompletionFailedError         the answer was given, and the receipts do not bear it out
     │   ├── InferParseError               the model's replies could not be understood
     │   ├── ToolCorrectionLimitError      the model used up its allowance of corrections
     │   ├── ToolFailedError               a tool raised; the cause is its own exception
@@ -52,6 +53,7 @@ __all__ = [
     "ApprovalRequiredError",
     "BudgetExceededError",
     "CheckpointMismatchError",
+    "CompletionFailedError",
     "ConfigurationError",
     "DurableExecutionError",
     "InferParseError",
@@ -166,6 +168,17 @@ class BudgetExceededError(TaskExecutionError):
         super().__init__(message, task=task, code="budget_exceeded")
         self.limit = limit
         self.allowed = allowed
+
+
+class CompletionFailedError(TaskExecutionError):
+    """The agent's completion checks do not accept the answer, so it was not given. `failed` names them.
+
+    `__cause__` is what a predicate raised, where one did so in this process.
+    """
+
+    def __init__(self, message: str, *, task: Task | None = None, failed: tuple[str, ...] = ()) -> None:
+        super().__init__(message, task=task, code="completion_failed")
+        self.failed = failed
 
 
 class InferParseError(TaskExecutionError):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from protolink._json import is_list, is_mapping
 from protolink._values import Reader, now_text
 from protolink.context import RunContext
 from protolink.events import RunEvent
@@ -38,6 +39,7 @@ class RunReport:
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     created_at: str = field(default_factory=now_text)
     validations: tuple[dict[str, Any], ...] = ()
+    """What the agent's completion checks said about the answer: `name`, `passed`, `message`, `checked_at`."""
 
     @classmethod
     def from_events(
@@ -55,6 +57,7 @@ class RunReport:
             artifacts=tuple(task.artifacts) if task is not None else (),
             metrics=_metrics(seen),
             final_task=task,
+            validations=() if task is None else _validations(task),
         )
 
     @classmethod
@@ -107,6 +110,12 @@ class RunReport:
             created_at=read.text("created_at", now_text),
             validations=tuple(read.items("validations")),
         )
+
+
+def _validations(task: Task) -> tuple[dict[str, Any], ...]:
+    """What completion checks left in the task; anything else of that name is somebody else's."""
+    found: Any = task.metadata.get("validations")
+    return tuple(dict(entry) for entry in found if is_mapping(entry)) if is_list(found) else ()
 
 
 def _root_run_id(events: tuple[RunEvent, ...]) -> str:

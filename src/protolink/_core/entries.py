@@ -8,6 +8,7 @@ from protolink._core.records import (
     ActionObserved,
     BackgroundProposed,
     CancelRequested,
+    CompletionChecked,
     ConversationLoaded,
     DelegationSuspended,
     ModelAsked,
@@ -68,7 +69,14 @@ class Fragment:
 
 
 _PRIVATE: Final = frozenset(
-    {ActionObserved, BackgroundProposed, CancelRequested, ConversationLoaded, DelegationSuspended}
+    {
+        ActionObserved,
+        BackgroundProposed,
+        CancelRequested,
+        CompletionChecked,
+        ConversationLoaded,
+        DelegationSuspended,
+    }
 )
 
 

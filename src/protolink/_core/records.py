@@ -33,6 +33,8 @@ __all__ = [
     "BackgroundProposed",
     "BudgetExceeded",
     "CancelRequested",
+    "CheckOutcome",
+    "CompletionChecked",
     "ConversationLoaded",
     "DelegationSuspended",
     "ErrorInfo",
@@ -474,6 +476,23 @@ class DelegationSuspended:
 
 
 @record
+class CheckOutcome:
+    """What one of the application's checks said about an answer."""
+
+    name: str
+    passed: bool
+    message: str = ""
+    """Why it failed; empty where it passed."""
+
+
+@record
+class CompletionChecked:
+    """The application's checks have compared a final reply with the receipts."""
+
+    checks: tuple[CheckOutcome, ...]
+
+
+@record
 class AnswerGiven:
     """The answer to an inference, after the hooks."""
 
@@ -572,6 +591,7 @@ Record = (
     | DelegationSuspended
     | BackgroundProposed
     | ProgressReported
+    | CompletionChecked
     | AnswerGiven
     | CancelRequested
     | BudgetExceeded

@@ -33,6 +33,7 @@ from protolink._core.records import (
     BackgroundProposed,
     BudgetExceeded,
     CancelRequested,
+    CompletionChecked,
     ConversationLoaded,
     DelegationSuspended,
     ErrorInfo,
@@ -170,6 +171,9 @@ class RunState:
     """A final reply that was not given as the answer yet."""
 
     answer_attempts: int = 0
+    checked: CompletionChecked | None = None
+    """What the application's checks said about the latest final reply."""
+
     history: list[Message] = field(default_factory=list[Message])
     history_characters: int = 0
     earlier: int | None = None
@@ -357,6 +361,10 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
             run.background[proposal.action_id] = ActionState(proposal)
         case ProgressReported():
             _running(run, record.action_id, "proposed", "prepared", "authorized")
+        case CompletionChecked():
+            if not run.has_pending_answer:
+                raise RecordRefused("no final reply is waiting to be checked")
+            run.checked = record
         case AnswerGiven():
             _answer_given(run, record)
         case AttemptStarted():

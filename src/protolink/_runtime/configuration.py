@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast
 from protolink._core.records import ToolRequest, Work
 from protolink._runtime.keeping import Keeper
 from protolink._runtime.threads import Workers
+from protolink.completion import CompletionValidator
 from protolink.durable.port import RecordLog
 from protolink.hooks import AgentHooks
 from protolink.limits import SubagentLimits
@@ -70,6 +71,9 @@ class Configuration:
 
     subagents: Mapping[str, Subagent]
     subagent_limits: SubagentLimits
+    completion_validator: CompletionValidator | None = None
+    """What the answers have to pass."""
+
     keeper: Keeper | None = None
     """The stores for conversations, tasks and reports, where the agent has any."""
 

@@ -26,6 +26,10 @@ def fingerprint_of(configuration: Configuration) -> dict[str, str]:
     }
     for name, tool in configuration.tools.items():
         parts[f"tool {name}"] = _tool(tool)
+    validator = configuration.completion_validator
+    if validator is not None:
+        # The predicates are code, like that of the tools. Agents without checks keep the fingerprint that they had.
+        parts["completion_checks"] = [[check.name, check.require_execution] for check in validator.checks]
     found = {name: digest(canonical(part)) for name, part in parts.items()}
     for name, worker in configuration.subagents.items():
         for part, value in fingerprint_of(worker.configuration()).items():

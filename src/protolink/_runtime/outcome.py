@@ -9,6 +9,7 @@ from protolink.errors import (
     ActionDeniedError,
     ApprovalRequiredError,
     BudgetExceededError,
+    CompletionFailedError,
     InferParseError,
     ModelFailedError,
     ProtolinkError,
@@ -83,6 +84,9 @@ def _from(error: ErrorInfo, driver: Driver) -> ProtolinkError:
                 limit="" if exceeded is None else exceeded.limit,
                 allowed=None if exceeded is None else exceeded.allowed,
             )
+        case "completion_failed":
+            checks = () if driver.run.checked is None else driver.run.checked.checks
+            return CompletionFailedError(message, failed=tuple(check.name for check in checks if not check.passed))
         case "tool_correction_limit":
             concerned, last = driver.run.last_mistake
             return ToolCorrectionLimitError(

@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 from protolink._json import is_mapping
 from protolink._values import Reader
 from protolink.card import AgentCard
+from protolink.completion import CompletionValidator
 from protolink.durable.port import RecordLog
 from protolink.errors import ConfigurationError
 from protolink.hooks import AgentHooks
@@ -27,6 +28,8 @@ __all__ = [
     "record_log_of",
     "slice_steps_of",
     "state_of",
+    "validator_as_data",
+    "validator_of",
 ]
 
 CONVERSATION: Final = "conversation"
@@ -118,6 +121,19 @@ def hooks_of(hooks: AgentHooks | Iterable[AgentHooks] | None) -> tuple[AgentHook
         if not isinstance(item, AgentHooks):
             raise ConfigurationError(f"hooks are AgentHooks, not {type(item).__name__}")
     return listed
+
+
+def validator_of(validator: object) -> CompletionValidator | None:
+    """The checks that answers have to pass."""
+    if validator is None or isinstance(validator, CompletionValidator):
+        return validator
+    raise ConfigurationError(f"completion_validator is a CompletionValidator, not {type(validator).__name__}")
+
+
+def validator_as_data(validator: CompletionValidator | None) -> list[dict[str, Any]]:
+    """What is checked, without the code that does it."""
+    checks = () if validator is None else validator.checks
+    return [{"name": check.name, "require_execution": check.require_execution} for check in checks]
 
 
 def state_of(state: Iterable[str] | None) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from protolink._core.records import (
     BackgroundProposed,
     BudgetExceeded,
     CancelRequested,
+    CompletionChecked,
     ConversationLoaded,
     DelegationSuspended,
     ErrorInfo,
@@ -216,7 +217,14 @@ def _from_record(entry: Entry, who: Identity) -> RunEvent:
                 event.severity = "error"
             event.final = True
             return event
-        case ActionObserved() | BackgroundProposed() | CancelRequested() | ConversationLoaded() | DelegationSuspended():
+        case (
+            ActionObserved()
+            | BackgroundProposed()
+            | CancelRequested()
+            | CompletionChecked()
+            | ConversationLoaded()
+            | DelegationSuspended()
+        ):
             raise TypeError(f"{type(record).__name__} is private")
         case unknown:
             assert_never(unknown)

@@ -15,6 +15,8 @@ from protolink._core.records import (
     AnswerGiven,
     AttemptEnded,
     AttemptStarted,
+    CheckOutcome,
+    CompletionChecked,
     RunFinished,
     RunPaused,
     RunStarted,
@@ -72,6 +74,8 @@ def task_snapshot(items: Iterable[Entry | Fragment], run_id: str) -> Task:
                 task.artifacts.append(_rejection_receipt(entry, record))
             case ActionUncertain():
                 task.metadata.setdefault("uncertain_actions", []).append(record.action_id)
+            case CompletionChecked():
+                task.metadata["validations"] = [_validation(entry, check) for check in record.checks]
             case AnswerGiven():
                 task.messages.append(_said(entry, run_id, Part("infer_output", thaw(record.content))))
                 done += 1
@@ -99,9 +103,14 @@ def task_snapshot(items: Iterable[Entry | Fragment], run_id: str) -> Task:
 def _opened(record: RunStarted) -> Task:
     task = Task.from_dict(record.task)
     task.state = TaskState.WORKING
+    task.metadata.pop("validations", None)  # only this run's own checks say what they have found
     task.metadata["run_context"] = thaw(record.context)
     task.metadata["agent_name"] = record.agent_name
     return task
+
+
+def _validation(entry: Entry, check: CheckOutcome) -> dict[str, Any]:
+    return {"name": check.name, "passed": check.passed, "message": check.message, "checked_at": iso(entry.at)}
 
 
 def _said(entry: Entry, run_id: str, part: Part) -> Message:

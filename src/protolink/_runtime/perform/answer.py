@@ -1,12 +1,13 @@
-"""The final reply becomes the answer, once hooks and the requested schema agree."""
+"""The final reply becomes the answer, once hooks, the requested schema and the application's checks agree."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from protolink._core.records import AnswerGiven, Inference, ReplyRefused
+from protolink._core.records import AnswerGiven, ErrorInfo, Inference, ReplyRefused, RunFailed
 from protolink._json import render
 from protolink._runtime.perform.calls import call_hooks
+from protolink._runtime.perform.completion import check_completion, complaint
 from protolink._runtime.scopes import PASSING
 from protolink._text import describe_error
 from protolink.errors import ConfigurationError
@@ -42,8 +43,14 @@ async def give_answer(driver: Driver) -> None:
         except ValueError as error:
             await _refuse(driver, work, str(error))
             return
+    checked = await check_completion(driver, content)
+    wrong = None if checked is None else complaint(checked)
+    if checked is not None and wrong is not None:
+        await driver.append(checked, RunFailed(error=ErrorInfo(code="completion_failed", message=wrong)))
+        return
     driver.live_result = value
-    await driver.append(AnswerGiven(content=content))
+    # In one commit with the answer, so that neither is ever stored without the other.
+    await driver.append(*(() if checked is None else (checked,)), AnswerGiven(content=content))
 
 
 async def _hooked(driver: Driver, content: Any) -> Any:
