@@ -1,0 +1,1 @@
+"""Programs to read and to start; each says in its first lines how."""
