@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import asdict
-from functools import cached_property
+from functools import cached_property, partial
 from os import PathLike
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
@@ -605,14 +605,16 @@ class Agent:
         environment = current_environment()
         journal = await open_run(self._required_log(), run_id, environment)
         try:
-            ended = await call_off(journal, reason)
+            driver = _driver_of(journal, self.configuration(), environment)
+            keeper = driver.keeper
+            save = None if keeper is None else partial(keeper.keep_conversation, driver)
+            ended = await call_off(journal, reason, first=save)
         except BaseException:
             await journal.end()
             raise
         if not ended:
             await journal.end()
             return task_snapshot(journal.entries, run_id)
-        driver = _driver_of(journal, self.configuration(), environment)
         driver.launch()  # nothing is left to drive: it gives the run back and keeps what it has left
         await driver.wait()
         return task_snapshot(journal.entries, run_id)

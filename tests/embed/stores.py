@@ -23,11 +23,11 @@ class BrokenStorage(InMemoryStorage):
             raise OSError("the disk is gone")
         return super().load_session(session_id)
 
-    def append_session(self, session_id: str, messages: Sequence[Mapping[str, Any]]) -> None:
+    def append_session(self, session_id: str, messages: Sequence[Mapping[str, Any]], *, key: str | None = None) -> None:
         """Fail, or append."""
         if self.writes:
             raise OSError("the disk is full")
-        super().append_session(session_id, messages)
+        super().append_session(session_id, messages, key=key)
 
 
 class WaitingStorage(InMemoryStorage):
@@ -44,11 +44,11 @@ class WaitingStorage(InMemoryStorage):
             self._before_reading()
         return super().load_session(session_id)
 
-    def append_session(self, session_id: str, messages: Sequence[Mapping[str, Any]]) -> None:
+    def append_session(self, session_id: str, messages: Sequence[Mapping[str, Any]], *, key: str | None = None) -> None:
         """Wait, then append."""
         if self._before_writing is not None:
             self._before_writing()
-        super().append_session(session_id, messages)
+        super().append_session(session_id, messages, key=key)
 
 
 class BrokenRunStore(InMemoryRunStore):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from protolink import Agent, ConfigurationError, Task, TaskExecutionError
+from protolink import Agent, ConfigurationError, RunHandle, Task, TaskExecutionError
 from protolink.storage import InMemoryRunStore, InMemoryStorage, SQLiteStorage, Storage
 from protolink.testing import ManualClock, call, calls, use_environment
 from tests.embed.stores import BrokenStorage, WaitingStorage
@@ -72,15 +74,21 @@ async def test_the_next_run_may_start_when_the_events_have_ended(store: InMemory
     async with blocker() as disk:
         llm = ListeningLLM("first answer", "second answer")
         agent = chatty(llm, WaitingStorage(before_writing=disk.wait))
-        async for _ in agent.start_run("first", session_id="alice", store=store).events():
-            pass
-        second = agent.start_run("second", session_id="alice")
+        first = agent.start_run("first", session_id="alice", store=store)
+        reading = asyncio.create_task(read_to_the_end(first))
         await disk.entered.wait()
         await turns(10)
+        assert not reading.done()
         disk.release()
-        await second.result()
+        await reading
+        await agent.start_run("second", session_id="alice").result()
 
     assert said(llm.heard[1]) == ["first", "first answer", "second"]
+
+
+async def read_to_the_end(handle: RunHandle) -> None:
+    async for _ in handle.events():
+        pass
 
 
 async def test_runs_of_one_session_that_end_together_both_keep_their_messages() -> None:
@@ -261,6 +269,62 @@ async def test_stored_messages_are_in_no_event() -> None:
     report = (await handle.result()).report
 
     assert "my secret" not in str(report.to_dict())
+
+
+async def test_sessions_of_many_users_at_once_stay_apart(tmp_path: Path) -> None:
+    """Each reads what was said in it and nothing else, whatever is saved beside it."""
+    storage = SQLiteStorage(tmp_path / "app.db")
+    agent = chatty(ListeningLLM(), storage)
+
+    async def talk(user: str) -> None:
+        for number in range(3):
+            await agent.invoke(f"{user} {number}", session_id=user)
+
+    users = [f"user{number}" for number in range(12)]
+    await asyncio.gather(*map(talk, users))
+
+    for user in users:
+        questions = [said for said in map(str, storage.load_session(user)) if "'role': 'user'" in said]
+        assert [f"{user} {number}" in said for number, said in enumerate(questions)] == [True] * 3
+
+
+async def test_agents_in_one_file_have_conversations_of_their_own(tmp_path: Path) -> None:
+    """Two agents that talk with the same user do not read each other's."""
+    first, second = ListeningLLM("first answer"), ListeningLLM("second answer")
+    await chatty(first, SQLiteStorage(tmp_path / "app.db", namespace="a")).invoke("first", session_id="alice")
+    await chatty(second, SQLiteStorage(tmp_path / "app.db", namespace="b")).invoke("second", session_id="alice")
+
+    assert said(second.heard[0]) == ["second"]
+
+
+TALKING = """
+import asyncio, sys
+from protolink import Agent
+from protolink.llms import MockLLM
+from protolink.storage import SQLiteStorage
+
+path, name = sys.argv[1:]
+agent = Agent(name="reader", llm=MockLLM(default_response=f"to {name}"), state=["conversation"],
+              storage=SQLiteStorage(path))
+
+
+async def main():
+    await asyncio.gather(*(agent.invoke(f"{name} {number}", session_id="alice") for number in range(8)))
+
+
+asyncio.run(main())
+"""
+
+
+def test_two_processes_talk_in_one_session(tmp_path: Path) -> None:
+    """Every question is followed by its answer, and none is lost."""
+    names = ["first", "second"]
+    processes = [subprocess.Popen([sys.executable, "-c", TALKING, str(tmp_path / "app.db"), name]) for name in names]
+    assert [process.wait(60) for process in processes] == [0, 0]
+
+    texts = said(list(SQLiteStorage(tmp_path / "app.db").load_session("alice")))
+    assert sorted(texts[::2]) == sorted(f"{name} {number}" for name in names for number in range(8))
+    assert texts[1::2] == [f"to {question.split()[0]}" for question in texts[::2]]
 
 
 @pytest.mark.parametrize("storage", ["app.db", object(), {}])

@@ -59,7 +59,17 @@ from protolink._json import canonical
 from protolink._record import state
 from protolink.context import RunBudget, budget_from
 
-__all__ = ["ActionState", "Message", "RecordRefused", "RunState", "Stage", "Stop", "TreeState", "evolve"]
+__all__ = [
+    "ActionState",
+    "Message",
+    "RecordRefused",
+    "RunState",
+    "Stage",
+    "Stop",
+    "TreeState",
+    "conversation_at_the_end",
+    "evolve",
+]
 
 Message = dict[str, Any]
 """One message of a conversation: `role`, `content` and, for native calls, `tool_calls` or `tool_call_id`."""
@@ -698,12 +708,20 @@ def call_key(tool: str, arguments: str) -> str:
     return f"{tool} {arguments}"
 
 
+def conversation_at_the_end(run: RunState) -> list[Message]:
+    """The conversation as it is once the run has ended: what was said, and an answer to every call."""
+    return [*run.history, *_endings(run)]
+
+
+def _endings(run: RunState) -> list[Message]:
+    """The endings of the turn's actions as messages, in the order of the proposals."""
+    if not isinstance(run.work, Inference):
+        return []
+    return [observations.tool_message(action) for action in run.actions.values() if action.ending is not None]
+
+
 def _flush(run: RunState) -> None:
     """Move the turn's endings into the conversation, in the order of the proposals."""
-    if not run.actions:
-        return
-    if isinstance(run.work, Inference):
-        for action in run.actions.values():
-            if action.ending is not None:
-                run.remember(observations.tool_message(action))
+    for message in _endings(run):
+        run.remember(message)
     run.actions.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 from protolink._core.machine import Finish, decide
 from protolink._core.records import (
@@ -21,16 +21,16 @@ from protolink._text import encodable
 __all__ = ["call_off"]
 
 
-async def call_off(journal: Journal, reason: str) -> bool:
+async def call_off(journal: Journal, reason: str, *, first: Callable[[], Awaitable[None]] | None = None) -> bool:
     """Record the end of every run of a tree in one commit, children first. False for a tree that had ended before.
 
     The first stopping fact of a run still says how it ends: one that had failed ends failed. An operation that
-    was entered stays uncertain, for its effect may have happened.
+    was entered stays uncertain, for its effect may have happened. `first` is awaited before the end is stored.
     """
     tree = journal.tree
     if tree.runs[tree.root_id].finished is not None:
         return False
-    await journal.append_together(_endings(tree, encodable(reason), current_principal()))
+    await journal.append_together(_endings(tree, encodable(reason), current_principal()), first=first)
     return True
 
 

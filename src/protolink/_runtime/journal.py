@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import re
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, cast, get_args
 
@@ -219,15 +219,24 @@ class Journal:
             return _DONE
         return self._commit(self._log)
 
-    async def append_together(self, records: Iterable[tuple[str, Record]]) -> None:
+    async def settle(self) -> None:
+        """Store what waits for the next record that cannot. Raises what `append` does when the log fails."""
+        if self._log is not None:
+            await self._commit(self._log)
+
+    async def append_together(
+        self, records: Iterable[tuple[str, Record]], *, first: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         """Add records of several runs in one commit, so that a process that dies leaves all of them or none.
 
-        Raises what `append` does.
+        `first` is awaited when the state has accepted them and before they are stored. Raises what `append` does.
         """
         if self.broken is not None:
             raise self.broken
         for run_id, record in records:
             self._untold.append(self._entry(run_id, record))
+        if first is not None:
+            await first()
         if self._log is None:
             self._tell(len(self._untold))
         else:

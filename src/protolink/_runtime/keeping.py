@@ -6,11 +6,13 @@ when another of its session has just ended reads what that one has said.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from protolink._core.records import ConversationLoaded, Inference
+from protolink._core.state import conversation_at_the_end
 from protolink._json import render
 from protolink._runtime.scopes import Interrupted, Scope, TimedOut
 from protolink._runtime.threads import Workers
@@ -67,16 +69,21 @@ class Keeper:
         _log("read the conversation", driver, error)
         await driver.fail("storage_failed", f"the conversation cannot be read: {describe_error(error, 500)}", error)
 
-    async def keep(self, driver: Driver) -> None:
-        """Keep what an attempt has left; returns when it is stored, or when it is clear that it cannot be."""
+    async def keep_conversation(self, driver: Driver) -> None:
+        """Add what was said to the session; returns when it is stored, or when it is clear that it cannot be.
+
+        It comes before the run's end is recorded: a process that dies in between leaves a run that is taken
+        up again, and saving under the run's id a second time adds nothing.
+        """
         run, session_id = driver.run, driver.context.session_id
-        # A run that never had the conversation has nothing to add to it, and one that is paused goes on.
-        # Neither has one whose end is not stored: whoever takes it up again will add it then.
-        has_ended = run.finished is not None and driver.journal.failure is None
-        if self._storage is not None and has_ended and run.earlier is not None:
-            added = [render(message)[0] for message in run.history[run.earlier :]]
-            append = self._storage.append_session
-            await self._do(driver, self._reading_and_saying, "save the conversation", append, session_id, added)
+        if self._storage is None or session_id is None or run.earlier is None:
+            return  # a run that never had the conversation has nothing to add to it
+        added = [render(message)[0] for message in conversation_at_the_end(run)[run.earlier :]]
+        append = functools.partial(self._storage.append_session, key=driver.run_id)
+        await self._do(driver, self._reading_and_saying, "save the conversation", append, session_id, added)
+
+    async def keep(self, driver: Driver) -> None:
+        """Keep the task and the report of an attempt; returns when they are kept, or clearly cannot be."""
         if self._run_store is not None:
             views = Views(driver.journal, driver.run_id, None)
             await self._do(driver, self._recording, "save the task", self._run_store.save_task, views.task)

@@ -25,6 +25,7 @@ class InMemoryStorage:
         self._lock = threading.Lock()
         self._data: dict[str, Any] | None = None
         self._sessions: dict[str, list[dict[str, Any]]] = {}
+        self._keys: dict[str, set[str]] = {}
 
     def save(self, data: Mapping[str, Any]) -> None:
         """Replace the object. Raises `TypeError` for what JSON cannot carry."""
@@ -54,17 +55,23 @@ class InMemoryStorage:
             messages = tuple(self._sessions.get(check_text(session_id, "session_id"), ()))
         return tuple(plain_object(message) for message in messages)
 
-    def append_session(self, session_id: str, messages: Sequence[Mapping[str, Any]]) -> None:
-        """Add messages behind those of the session, all or none."""
-        key = check_text(session_id, "session_id")
+    def append_session(self, session_id: str, messages: Sequence[Mapping[str, Any]], *, key: str | None = None) -> None:
+        """Add messages behind those of the session, all or none; those of one `key` once."""
+        session_id = check_text(session_id, "session_id")
         copied = [plain_object(message) for message in messages]
         with self._lock:
-            self._sessions.setdefault(key, []).extend(copied)
+            keys = self._keys.setdefault(session_id, set())
+            if not copied or key in keys:
+                return
+            if key is not None:
+                keys.add(key)
+            self._sessions.setdefault(session_id, []).extend(copied)
 
     def delete_session(self, session_id: str) -> None:
         """Forget a conversation."""
         with self._lock:
             self._sessions.pop(check_text(session_id, "session_id"), None)
+            self._keys.pop(session_id, None)
 
     def __repr__(self) -> str:
         return f"InMemoryStorage(namespace={self.namespace!r})"

@@ -46,10 +46,12 @@ class Storage(Protocol):
         """The messages of a session, oldest first; none for an unknown session."""
         ...
 
-    def append_session(self, session_id: str, messages: Sequence[Mapping[str, Any]]) -> None:
+    def append_session(self, session_id: str, messages: Sequence[Mapping[str, Any]], *, key: str | None = None) -> None:
         """Add messages behind those of the session: all of them, side by side, or none.
 
-        Runs of one session that end at the same time both keep their messages.
+        Runs of one session that end at the same time both keep their messages. With an idempotency `key` (a
+        run's id), nothing is added where the session has messages of this key already: whoever takes over
+        from a process that died cannot know whether it had saved them.
         """
         ...
 

@@ -19,13 +19,15 @@ _MIGRATIONS: Final = (
         "number INTEGER NOT NULL, message TEXT NOT NULL, "
         "PRIMARY KEY (namespace, session_id, number)) STRICT, WITHOUT ROWID",
     ),
+    ("ALTER TABLE <name>_messages ADD COLUMN key TEXT",),
 )
 _SAVE: Final = "INSERT OR REPLACE INTO <name> (namespace, data) VALUES (?, ?)"
 _LOAD: Final = "SELECT data FROM <name> WHERE namespace = ?"
 _DELETE: Final = "DELETE FROM <name> WHERE namespace = ?"
 _MESSAGES: Final = "SELECT message FROM <name>_messages WHERE namespace = ? AND session_id = ? ORDER BY number"
 _LAST: Final = "SELECT coalesce(max(number), 0) FROM <name>_messages WHERE namespace = ? AND session_id = ?"
-_APPEND: Final = "INSERT INTO <name>_messages (namespace, session_id, number, message) VALUES (?, ?, ?, ?)"
+_APPEND: Final = "INSERT INTO <name>_messages (namespace, session_id, number, message, key) VALUES (?, ?, ?, ?, ?)"
+_ADDED: Final = "SELECT 1 FROM <name>_messages WHERE namespace = ? AND session_id = ? AND key = ? LIMIT 1"
 _FORGET: Final = "DELETE FROM <name>_messages WHERE namespace = ? AND session_id = ?"
 
 
@@ -50,6 +52,7 @@ class SQLiteStorage:
         self._messages = named(_MESSAGES, name)
         self._last = named(_LAST, name)
         self._append = named(_APPEND, name)
+        self._added = named(_ADDED, name)
         self._forget = named(_FORGET, name)
 
     def save(self, data: Mapping[str, Any]) -> None:
@@ -81,15 +84,17 @@ class SQLiteStorage:
         rows = self._database.read(self._messages, (self.namespace, check_text(session_id, "session_id")))
         return tuple(_read_object(text, "a stored message") for (text,) in rows)
 
-    def append_session(self, session_id: str, messages: Sequence[Mapping[str, Any]]) -> None:
-        """Add messages behind those of the session, all or none."""
-        key = (self.namespace, check_text(session_id, "session_id"))
+    def append_session(self, session_id: str, messages: Sequence[Mapping[str, Any]], *, key: str | None = None) -> None:
+        """Add messages behind those of the session, all or none; those of one `key` once."""
+        session = (self.namespace, check_text(session_id, "session_id"))
         texts = [dumps(plain_object(message)) for message in messages]
         if not texts:
             return
         with self._database.transaction() as db:
-            last: int = db.execute(self._last, key).fetchone()[0]
-            db.executemany(self._append, [(*key, number, text) for number, text in enumerate(texts, last + 1)])
+            if key is not None and db.execute(self._added, (*session, key)).fetchone() is not None:
+                return
+            last: int = db.execute(self._last, session).fetchone()[0]
+            db.executemany(self._append, [(*session, number, text, key) for number, text in enumerate(texts, last + 1)])
 
     def delete_session(self, session_id: str) -> None:
         """Forget a conversation."""

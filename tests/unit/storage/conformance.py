@@ -88,6 +88,26 @@ class StorageConformance(ABC):
         assert storage.load_session("alice") == SAID
         assert storage.load_session("bob") == ({"content": "other"},)
 
+    def test_messages_of_one_key_are_added_once(self, storage: Storage) -> None:
+        """Whoever takes a run over from a process that died cannot know whether it had saved them."""
+        storage.append_session("alice", SAID[:1], key="run 1")
+        storage.append_session("alice", SAID[:1], key="run 1")
+        storage.append_session("alice", SAID[1:], key="run 2")
+        storage.append_session("alice", SAID[1:])
+        storage.append_session("alice", SAID[1:])
+        storage.append_session("bob", SAID[:1], key="run 1")
+
+        assert storage.load_session("alice") == (SAID[0], SAID[1], SAID[1], SAID[1])
+        assert storage.load_session("bob") == SAID[:1]
+
+    def test_a_forgotten_session_knows_no_keys(self, storage: Storage) -> None:
+        """It begins anew, as if nothing had ever been said."""
+        storage.append_session("alice", SAID, key="run")
+        storage.delete_session("alice")
+        storage.append_session("alice", SAID[:1], key="run")
+
+        assert storage.load_session("alice") == SAID[:1]
+
     def test_a_session_can_be_forgotten(self, storage: Storage) -> None:
         """A user may ask for it; the others keep theirs."""
         storage.append_session("alice", SAID)

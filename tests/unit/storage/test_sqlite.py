@@ -191,6 +191,28 @@ def test_a_folder_that_does_not_exist_is_an_error_of_the_store(tmp_path: Path) -
         SQLiteStorage(tmp_path / "absent" / "storage.db").load()
 
 
+def test_a_file_of_the_first_version_goes_on(tmp_path: Path) -> None:
+    """Conversations are kept for years; those from before messages had keys read as they did."""
+    path = tmp_path / "storage.db"
+    connection = sqlite3.connect(path)
+    connection.executescript(
+        """
+        CREATE TABLE protolink_versions (name TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT;
+        INSERT INTO protolink_versions VALUES ('storage storage', 1);
+        CREATE TABLE storage (namespace TEXT PRIMARY KEY, data TEXT NOT NULL) STRICT;
+        CREATE TABLE storage_messages (namespace TEXT NOT NULL, session_id TEXT NOT NULL, number INTEGER NOT NULL,
+            message TEXT NOT NULL, PRIMARY KEY (namespace, session_id, number)) STRICT, WITHOUT ROWID;
+        INSERT INTO storage_messages VALUES ('default', 'alice', 1, '{"content":"old"}');
+        """
+    )
+    connection.close()
+    storage = SQLiteStorage(path)
+    for _ in range(2):
+        storage.append_session("alice", [{"content": "new"}], key="run")
+
+    assert storage.load_session("alice") == ({"content": "old"}, {"content": "new"})
+
+
 def test_a_newer_version_is_refused(tmp_path: Path) -> None:
     """An older release must not guess at what it does not know."""
     path = tmp_path / "storage.db"

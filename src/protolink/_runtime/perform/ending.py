@@ -39,10 +39,19 @@ async def drain(driver: Driver) -> None:
 
 
 async def finish(driver: Driver, record: RunFinished) -> None:
-    """Record the end, with the time that the attempt took."""
+    """Save the conversation and record the end, with the time that the attempt took."""
+    canceled: asyncio.CancelledError | None = None
+    if driver.keeper is not None:
+        await driver.journal.settle()  # nothing is said in the session that the stored run does not know
+        try:
+            await driver.keeper.keep_conversation(driver)
+        except asyncio.CancelledError as error:  # whoever drives the run; what became of it is clear by now
+            canceled = error
     await driver.append(
         RunFinished(status=record.status, error=record.error, reason=record.reason, seconds=driver.elapsed_seconds)
     )
+    if canceled is not None:
+        raise canceled
 
 
 async def fail(driver: Driver, command: Fail) -> None:
