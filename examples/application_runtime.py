@@ -174,6 +174,7 @@ async def lines(handle: RunHandle) -> AsyncIterator[str]:
     async for event in handle.events():
         if event.payload.get("llm_event_type") != "llm_chunk":
             yield f"{json.dumps(event.to_dict())}\n"
+    await handle.result()  # the stream ends when the evidence is saved
 
 
 class RunRequest(BaseModel):
