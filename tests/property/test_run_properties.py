@@ -34,6 +34,7 @@ from protolink._core.machine import (
     Prepare,
     Repeat,
     Suspect,
+    Warn,
     decide,
 )
 from protolink._core.records import (
@@ -247,7 +248,7 @@ class Shell:
                 yield (self.answer(),)
             case Fail(reason=reason):
                 yield (reason if isinstance(reason, BudgetExceeded) else RunFailed(error=reason),)
-            case Finish(record=record):
+            case Finish(record=record) | Warn(record=record):
                 yield (record,)
             case Drain() | Continue() | Suspect() | Pause() | EndAttempt():
                 raise AssertionError("no worker, no earlier attempt, and nothing to pause for")

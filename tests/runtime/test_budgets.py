@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from protolink import Agent, BudgetExceededError, RunBudget, RunContext, TaskExecutionError
+from protolink import Agent, BudgetExceededError, Part, RunBudget, RunContext, RunManager, Task, TaskExecutionError
 from protolink.llms import MockTurn, ModelUsage, Pricing
 from protolink.testing import call
-from tests.support import ListeningLLM, model, observe, of_type
+from tests.support import ListeningLLM, model, observe, of_type, types
 
 
 def step(number: int) -> int:
@@ -61,6 +62,64 @@ async def test_a_limit_is_reached_exactly(budget: RunBudget, limit: str, turns: 
     assert len(llm.heard) == turns
     assert len(of_type(events, "action.completed")) == executions
     assert of_type(events, "budget.exceeded")[0].payload["decision"]["limit"] == limit
+
+
+async def test_a_run_is_warned_before_it_uses_the_rest() -> None:
+    """At four fifths, once for each limit, and before the next piece of work."""
+    events, _ = await observe(_agent(), budget=RunBudget(max_llm_calls=5, max_tool_calls=10))
+
+    (warning,) = of_type(events, "budget.warning")
+    assert warning.payload["decision"] == {"limit": "max_llm_calls", "allowed": 5, "used": 4}
+    assert warning.severity == "warning"
+    following = types(events)[warning.sequence :]
+    assert (following[0], following.count("llm.call.started")) == ("llm.call.started", 1)
+
+
+async def test_a_run_that_is_done_is_warned_of_nothing() -> None:
+    """Its last turn used the last call; there is no rest that anybody could save."""
+    llm = ListeningLLM(call("step", number=1), call("step", number=2), call("step", number=3), "answer")
+    events, result = await observe(_agent(llm), budget=RunBudget(max_llm_calls=4, max_steps=4))
+
+    assert result.status == "completed"
+    assert of_type(events, "budget.warning") == []
+
+
+async def test_a_tree_is_warned_once() -> None:
+    """What a worker used is its root's; the stream of both shows the warning where it came up."""
+    worker = Agent(name="worker", tools=[step], llm=ListeningLLM(*(call("step", number=n) for n in range(4)), "found"))
+    parent = Agent(name="parent", llm=ListeningLLM(call("worker", task="go"), "done"), subagents=[worker])
+    parent.add_worker_tool("worker")
+    events, result = await observe(parent, budget=RunBudget(max_tool_calls=5))
+
+    assert result.status == "completed"
+    assert [event.agent_name for event in of_type(events, "budget.warning")] == ["worker"]
+
+
+async def test_a_direct_tool_run_is_warned() -> None:
+    """It has no turns; each execution is a piece of work."""
+    task = Task.create_tool_call("step", {"number": 0}, budget=RunBudget(max_tool_calls=5))
+    for number in range(1, 5):
+        content = {"tool_name": "step", "args": {"number": number}, "call_id": f"call {number}"}
+        task.messages[0].parts.append(Part("tool_call", content))
+    events, result = await observe(_agent(), task)
+
+    assert result.status == "completed"
+    (warning,) = of_type(events, "budget.warning")
+    assert len(of_type(events[: warning.sequence], "action.started")) == 4
+
+
+async def test_a_resumed_run_is_not_warned_again(tmp_path: Path) -> None:
+    """The warning is in the list, like what was used."""
+    llm = _endless()
+    agent = Agent(name="a", tools=[step], llm=llm, yield_after_steps=4, durability=tmp_path / "runs.db")
+    context = RunContext(budget=RunBudget(max_llm_calls=9))
+    await agent.run_task(Task.create_infer("go", context=context))
+    for _ in range(2):
+        await agent.resume_task(context.run_id)
+
+    report = await RunManager(agent).inspect(context.run_id)
+    assert [event.type for event in report.events].count("budget.warning") == 1
+    assert len(llm.heard) == 9
 
 
 async def test_max_steps_replaces_the_ten_turns() -> None:

@@ -26,7 +26,7 @@ from protolink import (
 from protolink.llms import LLM, LLMReply, LLMRequest
 from protolink.testing import ManualClock, call, use_environment
 from protolink.tools import PreparedTool, ToolExecution, current_execution
-from tests.support import ListeningLLM, assert_settled, blocker, model, observe, of_type, results, seen, turns
+from tests.support import ListeningLLM, assert_settled, blocker, model, observe, of_type, results, seen, turns, types
 
 LIMIT = RunBudget(max_runtime_seconds=5)
 _ASKING = CapabilityPolicy(default_effect="require_approval")
@@ -175,6 +175,25 @@ async def test_a_run_that_met_its_deadline_is_complete(place: str) -> None:
     assert_settled(events)
     assert result.status == "failed"
     assert clock.waiting == 0
+
+
+async def test_a_run_is_warned_of_its_deadline() -> None:
+    """At four fifths of the time, while it still waits: a page can say that this may take too long."""
+    clock = ManualClock()
+    async with hanging() as hang:
+        with use_environment(clock):
+            handle = PLACES["async tool"](hang).start_run("go", budget=LIMIT)
+        await hang.entered.wait()
+        clock.advance(3.9)
+        early = types(handle.report.events)
+        clock.advance(0.1)
+        warning = await seen(handle, "budget.warning")
+        clock.advance(1)
+        await handle.result()
+
+    assert "budget.warning" not in early
+    assert warning.payload["decision"] == {"limit": "max_runtime_seconds", "allowed": 5, "used": 4}
+    assert types(handle.report.events).count("budget.warning") == 1
 
 
 async def test_a_run_in_time_leaves_no_timer_behind() -> None:

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import field
+from itertools import chain
 
-from protolink._core.records import BudgetExceeded, ModelUsage, Usage
+from protolink._core.records import BudgetExceeded, BudgetWarned, ModelUsage, Usage
 from protolink._record import state
 from protolink.context import BudgetUsage, RunBudget
 
-__all__ = ["DEFAULT_MAX_STEPS", "Counters", "model_call_limit", "tool_calls_left"]
+__all__ = [
+    "DEFAULT_MAX_STEPS",
+    "WARNING_SHARE",
+    "Counters",
+    "execution_warning",
+    "model_call_limit",
+    "tool_calls_left",
+    "turn_warning",
+]
 
 DEFAULT_MAX_STEPS = 10
 """Model turns of one run whose budget sets no `max_steps`."""
+
+
+WARNING_SHARE = 0.8
+"""The part of a limit that is used when a run is warned."""
 
 
 @state
@@ -120,3 +134,35 @@ def tool_calls_left(counters: Counters, budget: RunBudget, tool: str) -> tuple[i
             return 0, BudgetExceeded(limit=f"max_calls[{tool}]", allowed=budget.max_calls[tool], used=used)
         left = of_tool if left is None else min(left, of_tool)
     return left, None
+
+
+def turn_warning(counters: Counters, budget: RunBudget, warned: Collection[str]) -> BudgetWarned | None:
+    """The first limit that is nearly used up before one more model turn, and that nobody was warned of; or None."""
+    return _warning(chain(_used_by_turns(counters, budget), _used_by_tools(counters, budget)), warned)
+
+
+def execution_warning(counters: Counters, budget: RunBudget, warned: Collection[str]) -> BudgetWarned | None:
+    """The same before one more execution of a tool, which uses no turn."""
+    return _warning(_used_by_tools(counters, budget), warned)
+
+
+def _warning(limits: Iterable[tuple[str, float | None, float]], warned: Collection[str]) -> BudgetWarned | None:
+    for limit, allowed, used in limits:
+        if allowed is not None and 0 < allowed * WARNING_SHARE <= used and limit not in warned:
+            return BudgetWarned(limit=limit, allowed=allowed, used=used)
+    return None
+
+
+def _used_by_turns(counters: Counters, budget: RunBudget) -> Iterator[tuple[str, float | None, float]]:
+    """Each limit with what it allows and what is used of it."""
+    yield "max_steps", budget.max_steps, counters.steps
+    yield "max_llm_calls", budget.max_llm_calls, counters.llm_calls
+    yield "max_input_tokens", budget.max_input_tokens, counters.input_tokens + counters.reserved_input_tokens
+    yield "max_output_tokens", budget.max_output_tokens, counters.output_tokens
+    yield "max_cost", budget.max_cost, counters.cost or 0.0
+
+
+def _used_by_tools(counters: Counters, budget: RunBudget) -> Iterator[tuple[str, float | None, float]]:
+    yield "max_tool_calls", budget.max_tool_calls, counters.tool_calls
+    for tool, allowed in budget.max_calls.items():
+        yield f"max_calls[{tool}]", allowed, counters.calls.get(tool, 0)

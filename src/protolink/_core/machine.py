@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from protolink._core.budget import model_call_limit, tool_calls_left
+from protolink._core.budget import execution_warning, model_call_limit, tool_calls_left, turn_warning
 from protolink._core.records import (
     ActionUncertain,
     BudgetExceeded,
+    BudgetWarned,
     DelegationSuspended,
     ErrorInfo,
     Inference,
@@ -40,6 +41,7 @@ __all__ = [
     "Prepare",
     "Repeat",
     "Suspect",
+    "Warn",
     "decide",
 ]
 
@@ -147,6 +149,13 @@ class Answer:
 
 
 @command
+class Warn:
+    """Say that most of a limit is used, before more of it is."""
+
+    record: BudgetWarned
+
+
+@command
 class Fail:
     """Record why the run cannot go on."""
 
@@ -174,6 +183,7 @@ Command = (
     | Drain
     | CloseActions
     | Answer
+    | Warn
     | Fail
     | Pause
     | EndAttempt
@@ -205,7 +215,8 @@ def decide(tree: TreeState, run: RunState) -> Command | None:
         return Fail(exceeded)
     if run.started.slice_steps is not None and run.slice_used >= run.started.slice_steps:
         return Pause("yield")
-    return AskModel(step=run.steps + 1)
+    warning = turn_warning(tree.counters, run.budget, tree.warned)
+    return AskModel(step=run.steps + 1) if warning is None else Warn(warning)
 
 
 _OUTSIDE = (ModelFailed, ActionUncertain, DelegationSuspended)
@@ -317,6 +328,9 @@ def _next_execution(tree: TreeState, run: RunState, ready: list[str]) -> Command
     left, exceeded = tool_calls_left(tree.counters, run.budget, prepared.tool)
     if exceeded is not None:
         return Fail(exceeded)
+    warning = execution_warning(tree.counters, run.budget, tree.warned)
+    if warning is not None:
+        return Warn(warning)
     if not prepared.read_only or len(ready) == 1:
         return Execute((ready[0],))
     together: list[str] = []

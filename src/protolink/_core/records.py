@@ -32,6 +32,7 @@ __all__ = [
     "AttemptStarted",
     "BackgroundProposed",
     "BudgetExceeded",
+    "BudgetWarned",
     "CancelRequested",
     "CheckOutcome",
     "CompletionChecked",
@@ -508,6 +509,15 @@ class CancelRequested:
 
 
 @record
+class BudgetWarned:
+    """Most of a hard limit is used, and the run goes on; said once for each limit of a tree."""
+
+    limit: str
+    allowed: float
+    used: float
+
+
+@record
 class BudgetExceeded:
     """The next piece of work would break a hard limit, or a deadline passed."""
 
@@ -594,6 +604,7 @@ Record = (
     | CompletionChecked
     | AnswerGiven
     | CancelRequested
+    | BudgetWarned
     | BudgetExceeded
     | RunFailed
     | Yielded

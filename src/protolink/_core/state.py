@@ -32,6 +32,7 @@ from protolink._core.records import (
     AttemptStarted,
     BackgroundProposed,
     BudgetExceeded,
+    BudgetWarned,
     CancelRequested,
     CompletionChecked,
     ConversationLoaded,
@@ -262,6 +263,8 @@ class TreeState:
     """How long the root's ended attempts took together."""
 
     runs: dict[str, RunState] = field(default_factory=dict[str, RunState])
+    warned: set[str] = field(default_factory=set[str])
+    """Limits that are known to be nearly used up."""
 
 
 def evolve(tree: TreeState, run_id: str, record: Record) -> None:
@@ -393,6 +396,10 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
                 tree.seconds += record.seconds
         case CancelRequested():
             _stop(run, Stop("canceled", record, reason=record.reason, interrupts=True))
+        case BudgetWarned():
+            if record.limit in tree.warned:
+                raise RecordRefused(f"the run was warned of its {record.limit} before")
+            tree.warned.add(record.limit)
         case BudgetExceeded():
             error = ErrorInfo(code="budget_exceeded", message=_budget_message(record))
             _stop(run, Stop("failed", record, error=error, interrupts=record.limit == "max_runtime_seconds"))

@@ -8,14 +8,17 @@ reason before anything else, so that the order in the list says what came first.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from protolink._core.budget import WARNING_SHARE
 from protolink._core.machine import decide
 from protolink._core.records import (
     ActionCanceled,
     BudgetExceeded,
+    BudgetWarned,
     CancelRequested,
     ErrorInfo,
     Record,
@@ -50,7 +53,7 @@ class Driver:
     """One run attempt and everything live that belongs to it."""
 
     __slots__ = (
-        "_deadline",
+        "_alarms",
         "_ended",
         "_shared_context",
         "_since",
@@ -161,7 +164,9 @@ class Driver:
         self._waiting: list[asyncio.Future[None]] = []
         self._shared_context: RunContext | None = None
         self._stop_record: Record | None = None
-        self._deadline: Timer | None = None
+        self._alarms: list[Timer] = []
+        """What is due before the run's deadline, and the deadline itself."""
+
         self._since = environment.monotonic()
 
     def start(self, record: RunStarted) -> None:
@@ -325,12 +330,7 @@ class Driver:
         """Drive the run to its end. Never raises, but for a cancellation from outside, which it honours last."""
         limit = self.run.budget.max_runtime_seconds
         if limit is not None and self.parent is None:
-            exceeded = BudgetExceeded(limit="max_runtime_seconds", allowed=limit, used=limit)
-            left = limit - self.journal.tree.seconds
-            if left > 0:
-                self._deadline = self.environment.call_later(left, lambda: self.stop(exceeded))
-            else:
-                self.stop(exceeded)
+            self._set_alarms(limit)
         driving.set(self)
         canceled: asyncio.CancelledError | None = None
         failures = 0
@@ -353,8 +353,8 @@ class Driver:
                     except DurableExecutionError:
                         await self._abandon()
         finally:
-            if self._deadline is not None:
-                self._deadline.cancel()
+            for alarm in self._alarms:
+                alarm.cancel()
             self.arguments.clear()
             self.task = None
             try:
@@ -366,6 +366,23 @@ class Driver:
                 self._finish()
         if canceled is not None:
             raise canceled
+
+    def _set_alarms(self, limit: float) -> None:
+        exceeded = BudgetExceeded(limit="max_runtime_seconds", allowed=limit, used=limit)
+        left = limit - self.journal.tree.seconds
+        if left <= 0:
+            self.stop(exceeded)
+            return
+        later = self.environment.call_later
+        self._alarms = [
+            later(max(0.0, left - limit * (1 - WARNING_SHARE)), lambda: self._warn_of_deadline(limit)),
+            later(left, lambda: self.stop(exceeded)),
+        ]
+
+    def _warn_of_deadline(self, limit: float) -> None:
+        warned = BudgetWarned(limit="max_runtime_seconds", allowed=limit, used=self.tree_seconds)
+        with contextlib.suppress(RecordRefused):  # it has ended, or an earlier attempt was warned
+            self.journal.note(self.run_id, warned)
 
     async def _abandon(self) -> None:
         """The log takes nothing more: stop what is at work and leave the run to be taken up again."""

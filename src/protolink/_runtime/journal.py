@@ -25,6 +25,7 @@ from protolink._core.records import (
     ActionStarted,
     AnswerGiven,
     AttemptEnded,
+    BudgetWarned,
     ModelAsked,
     ModelReplied,
     Record,
@@ -59,7 +60,7 @@ MAX_LISTED_CHARACTERS = 131_072
 MAX_LISTED_DEPTH = 50
 
 _MAY_WAIT: frozenset[type[Any]] = frozenset(
-    {ModelReplied, AnswerGiven, ActionPrepared, ActionJudged, ActionCompleted, Yielded}
+    {ModelReplied, AnswerGiven, ActionPrepared, ActionJudged, ActionCompleted, BudgetWarned, Yielded}
 )
 """Nothing outside the list depends on these before the next record, so they share its commit."""
 

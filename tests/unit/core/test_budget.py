@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from protolink._core.budget import DEFAULT_MAX_STEPS, Counters, model_call_limit, tool_calls_left
-from protolink._core.records import BudgetExceeded, ModelUsage
+from protolink._core.budget import (
+    DEFAULT_MAX_STEPS,
+    Counters,
+    execution_warning,
+    model_call_limit,
+    tool_calls_left,
+    turn_warning,
+)
+from protolink._core.records import BudgetExceeded, BudgetWarned, ModelUsage
 from protolink.context import RunBudget
 
 
@@ -46,6 +53,53 @@ def test_a_turn_that_would_break_a_limit_is_named_with_it(
 def test_a_turn_within_every_limit_is_allowed(budget: RunBudget) -> None:
     """Limits of other things do not concern it."""
     assert model_call_limit(used(2, cost=0.25), budget, 2, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("budget", "limit", "allowed", "seen"),
+    [
+        (RunBudget(max_steps=5), "max_steps", 5, 4),
+        (RunBudget(max_llm_calls=5), "max_llm_calls", 5, 4),
+        (RunBudget(max_tool_calls=2), "max_tool_calls", 2, 2),
+        (RunBudget(max_calls={"other": 1, "note": 2}), "max_calls[note]", 2, 2),
+        (RunBudget(max_input_tokens=50), "max_input_tokens", 50, 40),
+        (RunBudget(max_output_tokens=100), "max_output_tokens", 100, 80),
+        (RunBudget(max_cost=1.25), "max_cost", 1.25, 1.0),
+    ],
+)
+def test_a_limit_that_is_nearly_used_up_is_named_once(
+    budget: RunBudget, limit: str, allowed: float, seen: float
+) -> None:
+    """From four fifths on; whoever knows it already is not told again."""
+    counters = used(4, cost=0.25)
+    for _ in range(2):
+        counters.reserve_tool_call("note")
+
+    assert turn_warning(counters, budget, ()) == BudgetWarned(limit=limit, allowed=allowed, used=seen)
+    assert turn_warning(counters, budget, {limit}) is None
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [
+        RunBudget(),
+        RunBudget(max_steps=0, max_tool_calls=0, max_cost=0.0),
+        RunBudget(max_steps=6, max_llm_calls=6, max_input_tokens=51, max_output_tokens=101, max_cost=1.3),
+    ],
+)
+def test_nobody_is_warned_of_what_is_far_off_or_forbidden_anyway(budget: RunBudget) -> None:
+    """A limit of zero is a decision, and the ten turns of a run without a limit are none that somebody has set."""
+    assert turn_warning(used(4, cost=0.25), budget, ()) is None
+
+
+def test_an_execution_is_warned_of_what_it_uses() -> None:
+    """No turn of a model is made by it, so it is too early, or too late, to speak of those."""
+    counters = used(4)
+    counters.reserve_tool_call("note")
+    budget = RunBudget(max_llm_calls=5, max_tool_calls=1)
+
+    assert execution_warning(counters, budget, ()) == BudgetWarned(limit="max_tool_calls", allowed=1, used=1)
+    assert execution_warning(counters, budget, {"max_tool_calls"}) is None
 
 
 def test_ten_steps_are_the_limit_of_a_run_without_one() -> None:

@@ -19,6 +19,7 @@ from protolink._core.machine import (
     Observe,
     Prepare,
     Repeat,
+    Warn,
     decide,
 )
 from protolink._core.records import (
@@ -29,6 +30,7 @@ from protolink._core.records import (
     ActionRepeated,
     AnswerGiven,
     BudgetExceeded,
+    BudgetWarned,
     ErrorInfo,
     ModelReplied,
     Record,
@@ -160,6 +162,30 @@ def test_mistakes_come_before_hard_limits() -> None:
 
     assert isinstance(command, Fail)
     assert isinstance(command.reason, ErrorInfo)
+
+
+def test_a_warning_comes_before_more_is_used_and_once() -> None:
+    """A hard limit needs no warning any more, and the answer uses nothing."""
+    one_call = (started(budget=RunBudget(max_tool_calls=1)), asked(), proposed("note"))
+    called = (*one_call, *authorized(1), entered(1), completed(1))
+    warned = BudgetWarned(limit="max_tool_calls", allowed=1, used=1)
+
+    assert following(*called) == Warn(warned)
+    assert following(*called, warned) == AskModel(step=2)
+    assert following(*called, warned, asked(2), answered()) == Answer()
+
+
+def test_a_warning_comes_before_an_execution() -> None:
+    """Where calls are what is nearly used up; turns are none of its concern."""
+    budget = RunBudget(max_llm_calls=1, max_tool_calls=5)
+    records: list[Record] = [started(budget=budget), asked(), proposed(*["note"] * 5)]
+    for number in range(1, 6):
+        records += authorized(number)
+    for number in range(1, 5):
+        records += [entered(number), completed(number)]
+
+    assert following(*records[:-2]) == Execute((act(4),))
+    assert following(*records) == Warn(BudgetWarned(limit="max_tool_calls", allowed=5, used=4))
 
 
 def test_open_actions_come_before_hard_limits() -> None:

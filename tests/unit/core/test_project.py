@@ -14,6 +14,7 @@ from protolink._core.records import (
     ActionRepeated,
     AnswerGiven,
     BudgetExceeded,
+    BudgetWarned,
     ErrorInfo,
     Inference,
     ModelFailed,
@@ -163,6 +164,11 @@ async def test_records_that_are_private_leave_no_gap() -> None:
             {"error_code": "c", "error_message": "m", "recoverable": True},
         ),
         ((started(), RunFailed(error=ErrorInfo(code="c", message="m"))), "task.error", {"recoverable": False}),
+        (
+            (started(), BudgetWarned(limit="max_steps", allowed=5, used=4)),
+            "budget.warning",
+            {"decision": {"limit": "max_steps", "allowed": 5, "used": 4}},
+        ),
         (
             (started(), BudgetExceeded(limit="max_steps", allowed=1, used=1)),
             "budget.exceeded",

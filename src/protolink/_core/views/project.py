@@ -31,6 +31,7 @@ from protolink._core.records import (
     AttemptStarted,
     BackgroundProposed,
     BudgetExceeded,
+    BudgetWarned,
     CancelRequested,
     CompletionChecked,
     ConversationLoaded,
@@ -188,8 +189,10 @@ def _from_record(entry: Entry, who: Identity) -> RunEvent:
             return _task_error(entry, error, who, recoverable=True)
         case RunFailed(error=error):
             return _task_error(entry, error, who, recoverable=False)
+        case BudgetWarned():
+            return _budget(entry, record, who, "budget.warning", "warning", "is nearly reached")
         case BudgetExceeded():
-            return _budget_exceeded(entry, record, who)
+            return _budget(entry, record, who, "budget.exceeded", "error", "is reached")
         case Yielded():
             event = _event(entry, "llm.stream", who)
             event.payload["llm_event_type"] = "run_yielded"
@@ -429,13 +432,15 @@ def _task_error(entry: Entry, error: ErrorInfo, who: Identity, *, recoverable: b
     return event
 
 
-def _budget_exceeded(entry: Entry, record: BudgetExceeded, who: Identity) -> RunEvent:
-    event = _event(entry, "budget.exceeded", who)
-    event.severity = "error"
+def _budget(
+    entry: Entry, record: BudgetWarned | BudgetExceeded, who: Identity, kind: str, severity: str, what: str
+) -> RunEvent:
+    event = _event(entry, kind, who)
+    event.severity = severity
     decision: Details = {"limit": record.limit, "allowed": record.allowed, "used": record.used}
     event.payload["decision"] = decision
     event.payload["metadata"]["decision"] = dict(decision)
-    event.summary = f"{record.limit} is reached"
+    event.summary = f"{record.limit} {what}"
     return event
 
 

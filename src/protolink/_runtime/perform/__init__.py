@@ -24,6 +24,7 @@ from protolink._core.machine import (
     Prepare,
     Repeat,
     Suspect,
+    Warn,
 )
 from protolink._runtime.perform.answer import give_answer
 from protolink._runtime.perform.approval import ask, deny
@@ -78,5 +79,7 @@ def perform(driver: Driver, command: Command) -> Awaitable[None]:
             return close_actions(driver, command)
         case Fail():
             return fail(driver, command)
+        case Warn(record=record):
+            return driver.append(record)
         case unknown:
             assert_never(unknown)
