@@ -18,6 +18,7 @@ from typing import Any, cast, get_args
 
 from protolink._core.codec import CodecError, decode, encode
 from protolink._core.entries import Entry, Fragment, is_public
+from protolink._core.handoffs import complete, shorten, shorten_all
 from protolink._core.records import (
     ActionCompleted,
     ActionJudged,
@@ -34,7 +35,6 @@ from protolink._core.records import (
     RunStarted,
     Yielded,
 )
-from protolink._core.handoffs import complete, shorten, shorten_all
 from protolink._core.state import ActionState, RecordRefused, RunState, TreeState, evolve
 from protolink._core.views.project import Identity
 from protolink._environment import Environment
@@ -47,9 +47,6 @@ __all__ = ["Journal"]
 
 FRAGMENTS_BEHIND = 256
 """A reader that is further behind gets the waiting fragments of a reply joined into one."""
-
-FLUSH_SECONDS = 0.001
-"""How long a record that may wait for the next one waits for it."""
 
 MAX_STORED_DEPTH = 250
 """Nesting of a stored record: what a result may have, and what the record adds around it."""
@@ -124,7 +121,7 @@ class Journal:
         self._sequence = 0
         self._untold: list[Entry | Fragment] = []
         self._flush: asyncio.Task[None] | None = None
-        self._flush_due: asyncio.TimerHandle | None = None
+        self._flush_due: asyncio.Handle | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
     @property
@@ -303,13 +300,16 @@ class Journal:
         self._wake()
 
     def _flush_soon(self) -> None:
-        """Store what waits, unless something that cannot wait takes it along within a millisecond.
+        """Store what waits, unless something that cannot wait takes it along within two rounds of the event loop.
 
-        A timer and not some rounds of the event loop: while the store's thread commits, a loop that goes round
-        would fight with it for the interpreter.
+        Rounds and not a time, so that the same program makes the same commits on a slow machine.
         """
         if self._flush_due is None:
-            self._flush_due = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush_now)
+            loop = asyncio.get_running_loop()
+            self._flush_due = loop.call_soon(self._flush_next_round, loop)
+
+    def _flush_next_round(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._flush_due = loop.call_soon(self._flush_now)
 
     def _flush_now(self) -> None:
         self._flush_due = None
@@ -335,6 +335,7 @@ class Journal:
                 return
             told = self._untold.index(batch[-1]) + 1
             if self._flush_due is not None:
+                # A loop that goes round while the store's thread commits would fight with it for the interpreter.
                 self._flush_due.cancel()
                 self._flush_due = None
             if all(type(entry.record) in _ROUTINE for entry in batch):
