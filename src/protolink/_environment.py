@@ -7,6 +7,7 @@ what time it is, in which order identifiers come and when a deadline passes.
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 import time
 from collections.abc import Callable, Generator
@@ -15,7 +16,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Protocol
 
-__all__ = ["Environment", "Timer", "current_environment", "iso", "use_environment"]
+__all__ = ["Environment", "Timer", "backoff", "current_environment", "iso", "pause", "use_environment"]
 
 
 class Timer(Protocol):
@@ -40,6 +41,10 @@ class Environment:
         """A fresh identifier of 128 random bits from the operating system, as 32 hexadecimal digits."""
         return secrets.token_hex(16)
 
+    def jitter(self) -> float:
+        """A random part of one, so that many who wait for the same thing do not come back at the same moment."""
+        return random.random()
+
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
         """Run `callback` on the running event loop after `seconds`."""
         return asyncio.get_running_loop().call_later(seconds, callback)
@@ -62,6 +67,21 @@ def use_environment(environment: Environment) -> Generator[Environment]:
         yield environment
     finally:
         _current.reset(token)
+
+
+async def pause(environment: Environment, seconds: float) -> None:
+    """Let time pass, by the clock of an environment."""
+    over = asyncio.Event()
+    timer = environment.call_later(seconds, over.set)
+    try:
+        await over.wait()
+    finally:
+        timer.cancel()
+
+
+def backoff(environment: Environment, attempt: int, *, first: float, most: float) -> float:
+    """Seconds to wait after the failed attempt number `attempt`, from 0: doubled each time, at least half of it."""
+    return min(most, first * 2.0 ** min(attempt, 30)) * (0.5 + environment.jitter() / 2)
 
 
 def iso(seconds: float) -> str:

@@ -130,7 +130,7 @@ class Agent:
         `url="runtime://name"`, or a transport), and where it registers then: a `Registry`, or the name of a
         transport with the registry's address.
     authenticator, credentials
-        With `transport="http"`: who may ask, and the tokens for outgoing calls by origin. A transport that you
+        Who may ask, with `transport="http"`, and the tokens for outgoing calls by origin. A transport that you
         have made has its own.
     state, storage
         `["conversation"]` keeps the messages of each session for its next run, in the given `Storage` or else
@@ -399,7 +399,8 @@ class Agent:
 
         The request is frozen here: its task, context and budget, the agent's configuration, the context
         variables and the private request values of this moment. Raises `RuntimeError` without a running
-        loop, and `ValueError` for a request that contradicts itself.
+        loop, `ValueError` for a request that contradicts itself, and `RunExistsError`, which is one, for the id
+        of a run that is at work already.
         """
         request = request_for(prompt_or_task, session_id=session_id, budget=budget, context=context)
         driver = self._driver(request)
@@ -420,7 +421,7 @@ class Agent:
             raise RuntimeError("a run needs a running event loop; in a script use agent.sync") from None
         context = request.context
         if context.run_id in self._live:
-            raise ConfigurationError(f"run {context.run_id!r} is already running")
+            raise RunExistsError(f"run {context.run_id!r} is already running")
         environment = current_environment()
         journal = Journal(context.run_id, environment, self._log)
         driver = Driver(self.configuration(), context, journal, environment)
@@ -666,11 +667,13 @@ class Agent:
         """Where others find the agent. Only one that they can find loads this half of the package."""
         from protolink.discovery.presence import Presence, transport_of
         from protolink.discovery.remote import create_directory
+        from protolink.transport.outgoing import Outgoing
 
         transport, registry, registry_url, authenticator, credentials = self._network
         own_transport = transport_of(self.card, transport, authenticator=authenticator, credentials=credentials)
         directory = create_directory(registry, registry_url, credentials=credentials)
-        return Presence(self.public_card, self._submit, own_transport, directory)
+        outgoing = Outgoing(own_transport, credentials=credentials)
+        return Presence(self.public_card, self._submit, own_transport, directory, outgoing)
 
     @property
     def transport(self) -> Transport | None:
@@ -700,10 +703,10 @@ class Agent:
         await self._presence.stop()
 
     def peer(self, target: str | AgentCard) -> AgentPeer:
-        """Another agent, by its address, its card, or its name in the registry."""
+        """Another agent, by its address, its card, or its name in the registry; its address says how it is reached."""
         from protolink.client import AgentClient, AgentPeer
 
-        return AgentPeer(target, client=AgentClient(self.transport or "runtime"), directory=self.registry)
+        return AgentPeer(target, client=AgentClient(self._presence.outgoing), directory=self.registry)
 
     async def authorize_action(self, action: RunAction, context: RunContext | None = None) -> Authorization:
         """Have an action of the application's own judged, and approved where that is required.

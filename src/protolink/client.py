@@ -15,6 +15,7 @@ from protolink.events import RunEvent
 from protolink.task import Task
 from protolink.transport.create import create_transport
 from protolink.transport.errors import PeerUnavailableError, TransportError
+from protolink.transport.outgoing import Outgoing
 from protolink.transport.port import NetworkTransport, Transport
 
 __all__ = ["AgentClient", "AgentPeer"]
@@ -25,10 +26,19 @@ class AgentClient:
 
     Only the task crosses, as JSON: private request values stay with the caller. Canceling the await cancels
     the peer's run.
+
+    Parameters
+    ----------
+    transport
+        The name of a transport or a transport, for every address; or an `Outgoing`, which chooses by the scheme.
     """
 
-    def __init__(self, transport: str | Transport = "runtime") -> None:
-        self._transport = create_transport(transport)
+    def __init__(self, transport: str | Transport | Outgoing = "runtime") -> None:
+        self._transport = transport if isinstance(transport, Outgoing) else create_transport(transport)
+
+    async def _to(self, url: str) -> Transport:
+        transport = self._transport
+        return await transport.to(url) if isinstance(transport, Outgoing) else transport
 
     async def send_task(self, url: str, task: Task) -> Task:
         """Have the agent at `url` run a task and give the final task; a failed run gives a failed task.
@@ -36,7 +46,7 @@ class AgentClient:
         Raises `PeerUnavailableError` where nobody answers, `PeerRefusedError` for a task that cannot be run,
         or another `TransportError`; `delivered` says whether the run may have begun.
         """
-        reply = await self._transport.call(url, "task", task.to_dict())
+        reply = await (await self._to(url)).call(url, "task", task.to_dict())
         try:
             return _task(reply)
         except ValueError as error:
@@ -49,10 +59,11 @@ class AgentClient:
         the peer's words: nothing of them enters a run of this process. Closing the generator cancels the peer's
         run. Raises as `send_task` does.
         """
-        if not isinstance(self._transport, NetworkTransport):
+        transport = await self._to(url)
+        if not isinstance(transport, NetworkTransport):
             yield await self.send_task(url, task)
             return
-        async with aclosing(self._transport.stream(url, "task", task.to_dict())) as frames:
+        async with aclosing(transport.stream(url, "task", task.to_dict())) as frames:
             async for frame in frames:
                 try:
                     given = _event(frame.data) if frame.kind == "event" else _task(frame.data)
@@ -65,7 +76,7 @@ class AgentClient:
 
         Raises `PeerNotFoundError` where the peer is not at work on such a task of theirs.
         """
-        reply = await self._transport.call(url, "cancel", {"task_id": task_id, "reason": reason})
+        reply = await (await self._to(url)).call(url, "cancel", {"task_id": task_id, "reason": reason})
         try:
             return _task(reply)
         except ValueError as error:
@@ -73,7 +84,7 @@ class AgentClient:
 
     async def card(self, url: str) -> AgentCard:
         """How the agent at `url` describes itself."""
-        reply = await self._transport.call(url, "card", None)
+        reply = await (await self._to(url)).call(url, "card", None)
         try:
             return AgentCard.from_dict(reply)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         except ValueError as error:

@@ -331,8 +331,8 @@ class UnknownRunError(DurableExecutionError):
     """The store knows no root run of this id."""
 
 
-class RunExistsError(DurableExecutionError):
-    """A root run of this id exists already."""
+class RunExistsError(DurableExecutionError, ValueError):
+    """A root run of this id exists already, stored or at work."""
 
 
 class LostRunError(DurableExecutionError):

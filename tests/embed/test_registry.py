@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -237,6 +238,86 @@ async def test_a_registry_that_goes_down_disturbs_no_agent(caplog: pytest.LogCap
     await agent.stop()
 
     assert "could not leave its registry" in caplog.text
+
+
+async def passing(clock: ManualClock, seconds: float) -> None:
+    """Let time pass second by second, with turns of the loop for whoever is woken up."""
+    for _ in range(round(seconds)):
+        clock.advance(1)
+        await turns(10)
+
+
+async def test_an_agent_is_entered_again_by_a_registry_that_has_forgotten_everything() -> None:
+    """Also where entries live for ever: a registry without a storage knows nobody after its restart."""
+    clock = ManualClock()
+    with use_environment(clock):
+        agent = Agent(name="a", transport="runtime", url=card("a").url, registry="runtime", registry_url=URL)
+        async with running():
+            await agent.start()
+        async with running() as restarted:
+            assert await names(restarted) == []
+            await passing(clock, 31)
+            assert await names(restarted) == ["a"]
+            await agent.stop()
+
+
+async def test_a_registry_that_is_down_is_asked_again_ever_more_rarely(caplog: pytest.LogCaptureFixture) -> None:
+    """The agent works on, the operator is told once, and the registry has the agent soon after it is back."""
+    asked: list[float] = []
+    clock = ManualClock()
+
+    class Flaky(Registry):
+        down = False
+
+        async def heartbeat(self, url: str) -> bool:
+            """Note the time, and fail while the registry is down."""
+            asked.append(clock.monotonic())
+            if self.down:
+                raise PeerUnavailableError("nobody answers")
+            return await super().heartbeat(url)
+
+    with use_environment(clock):
+        registry = Flaky("runtime", URL, entry_ttl_seconds=60)
+        await registry.start()
+        agent = Agent(name="a", llm=model("answer"), transport="runtime", url=card("a").url, registry=registry)
+        await agent.start()
+        registry.down = True
+        await passing(clock, 60)
+        waits = [later - earlier for earlier, later in pairwise(asked)]
+        assert await agent.invoke("go") == "answer"
+        registry.down = False
+        await passing(clock, 21)
+        assert await names(registry) == ["a"]
+        await agent.stop()
+        await registry.stop()
+
+    assert waits[:5] == [1, 1, 2, 4, 8]
+    assert [record.getMessage() for record in caplog.records] == [
+        "runtime://registry-test-a was not heard by its registry: PeerUnavailableError: nobody answers",
+        "runtime://registry-test-a is heard by its registry again",
+    ]
+
+
+async def test_a_card_that_cannot_be_kept_leaves_the_one_before() -> None:
+    """Whoever is registered stays so when its newer card is refused by the storage."""
+
+    class Full(InMemoryStorage):
+        full = False
+
+        def save(self, data: Any) -> None:
+            """Save, until the disk is full."""
+            if self.full:
+                raise OSError("the disk is full")
+            super().save(data)
+
+    storage = Full()
+    async with running(storage=storage) as registry:
+        await registry.register(card("a"))
+        storage.full = True
+        with pytest.raises(OSError, match="full"):
+            await registry.register(card("a", description="newer"))
+
+        assert [found.description for found in await registry.discover()] == [""]
 
 
 async def test_an_agent_that_cannot_register_does_not_start() -> None:

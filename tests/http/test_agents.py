@@ -370,6 +370,51 @@ async def test_a_registry_that_goes_down_later_leaves_the_agent_at_work(caplog: 
     assert "could not leave its registry" in caplog.text
 
 
+@pytest.mark.parametrize("served", [None, "runtime", "http"])
+async def test_a_peer_is_reached_by_what_its_address_says(served: str | None) -> None:
+    """Whatever the caller serves itself, and whether it serves anything."""
+    own = {"runtime": "runtime://http-test-caller", "http": free_url()}.get(served or "")
+    registry = Registry("runtime", "runtime://http-test-registry")
+    await registry.start()
+    async with (
+        agent_at(free_url(), tools=[double], name="far", registry=registry),
+        agent_at("runtime://http-test-near", tools=[double], transport="runtime", name="near", registry=registry),
+    ):
+        caller = Agent(name="caller", transport=served, url=own, registry=registry)
+        for name in ("far", "near"):
+            assert await caller.peer(name).call_tool("double", number=2) == 4
+        with pytest.raises(ConfigurationError, match="begins with"):
+            await caller.peer("pigeon://far").call_tool("double", number=2)
+    await registry.stop()
+
+
+async def test_an_agent_shows_its_credentials_to_peers_without_serving_anything() -> None:
+    """What it was given belongs to the origin of the peer."""
+    url = free_url()
+    async with agent_at(url, tools=[double], authenticator=KEYS):
+        caller = Agent(name="caller", credentials={url: ALICE})
+        await caller.start()
+        assert await caller.peer(url).call_tool("double", number=2) == 4
+        await caller.stop()
+        with pytest.raises(PeerRefusedError, match="401"):
+            await Agent(name="stranger").peer(url).call_tool("double", number=2)
+
+
+async def test_c02_a_run_that_is_at_work_for_somebody_else_is_refused_as_a_stored_one() -> None:
+    """With the same words, which name no run: who has guessed an id learns nothing else about it."""
+    endless, url = Endless(), free_url()
+    async with agent_at(url, tools=[endless.wait], authenticator=KEYS):
+        task = Task.create_tool_call("wait", context=RunContext())
+        asking = asyncio.create_task(client(url, ALICE).send_task(url, task))
+        await endless.started.wait()
+        other = Task.create_tool_call("wait", context=RunContext.from_task(task))
+        reply = await post(url, "/tasks", other.to_dict(), Authorization=f"Bearer {BOB}")
+        await client(url, ALICE).cancel_task(url, task.id)
+        await asking
+
+    assert (reply.status, reply.json["detail"]) == (409, "a run of that id cannot be started here")
+
+
 async def test_c12_an_entry_is_changed_by_who_registered_it() -> None:
     """Nobody can take an address over, end its life or keep it alive; the registry's own process can."""
     where = free_url()

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, Protocol
 
-from protolink._environment import Environment, current_environment
+from protolink._environment import Environment, backoff, current_environment, pause
 from protolink._json import JSON
 from protolink._runtime.lifecycle import Lifecycle, starting
 from protolink._runtime.principal import acting_as, current_principal
@@ -16,17 +16,21 @@ from protolink._text import describe_error, type_name, visible
 from protolink._values import Reader
 from protolink.card import AgentCard
 from protolink.discovery.port import Directory
-from protolink.errors import ConfigurationError, DurableExecutionError, ProtolinkError
+from protolink.errors import ConfigurationError, DurableExecutionError
 from protolink.events import RunEvent
 from protolink.task import Task
 from protolink.tools.tool import BaseTool
 from protolink.transport.create import create_transport
 from protolink.transport.errors import PeerNotFoundError, TransportError
+from protolink.transport.outgoing import Outgoing
 from protolink.transport.port import Frame, Handler, NetworkTransport, StreamHandler, Transport
 
 __all__ = ["Presence", "answer_on", "described", "registered", "transport_of"]
 
 _BEATS_PER_LIFE: Final = 3
+# Where entries are kept for ever: the registry may have been restarted, and then knows nobody.
+_BEAT_SECONDS: Final = 30.0
+_FIRST_RETRY_SECONDS: Final = 0.5
 _logger: Final = logging.getLogger("protolink")
 
 
@@ -69,12 +73,16 @@ class Presence:
         submit: Callable[[Task], Awaitable[Work | Task]],
         transport: Transport | None,
         directory: Directory | None,
+        outgoing: Outgoing,
     ) -> None:
         self._describe = describe
         self._submit = submit
         self._working: list[tuple[str, str, Work]] = []
         self.transport = transport
         self.directory = directory
+        self.outgoing = outgoing
+        """How this agent calls others."""
+
         self._lifecycle = Lifecycle(self._enter)
         if transport is not None:
             answer_on(transport, self._answer, self._stream)
@@ -88,6 +96,7 @@ class Presence:
         await self._lifecycle.stop()
 
     async def _enter(self, stack: AsyncExitStack) -> None:
+        await stack.enter_async_context(self.outgoing)
         if self.transport is None:
             return
         card = self._describe()
@@ -191,45 +200,44 @@ def described(card: AgentCard, tools: Iterable[BaseTool]) -> AgentCard:
 
 @asynccontextmanager
 async def registered(directory: Directory, card: AgentCard) -> AsyncGenerator[None]:
-    """Keep a card in a registry, with heartbeats where the registry expects them.
+    """Keep a card in a registry by heartbeats, also one that was restarted and has forgotten everything.
 
     Failing to enter raises; failing to beat or to leave is logged, because the agent itself is well.
     """
     url = card.url or ""
     lifetime = await directory.register(card)
-    beating: asyncio.Task[None] | None = None
-    if lifetime is not None:
-        beating = asyncio.create_task(
-            _beat(directory, card, lifetime / _BEATS_PER_LIFE, current_environment()),
-            name=f"protolink heartbeat of {url}",
-        )
+    beating = asyncio.create_task(
+        _beat(directory, card, lifetime, current_environment()), name=f"protolink heartbeat of {url}"
+    )
     try:
         yield
     finally:
-        if beating is not None:
-            beating.cancel()
-            await asyncio.gather(beating, return_exceptions=True)
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
         try:
             await directory.unregister(url)
         except Exception as error:  # the registry is somebody else's
             _logger.warning("%s could not leave its registry: %s", visible(url), visible(describe_error(error)))
 
 
-async def _beat(directory: Directory, card: AgentCard, interval: float, environment: Environment) -> None:
-    url = card.url or ""
+async def _beat(directory: Directory, card: AgentCard, lifetime: float | None, environment: Environment) -> None:
+    """Say again and again that an address is served. A registry that does not answer is asked again after a while,
+    at first soon; it is logged once when it is lost and once when it is found again."""
+    url, failures = card.url or "", 0
     while True:
-        await _pause(environment, interval)
+        interval = _BEAT_SECONDS if lifetime is None else lifetime / _BEATS_PER_LIFE
+        if failures:
+            await pause(environment, backoff(environment, failures - 1, first=_FIRST_RETRY_SECONDS, most=interval))
+        else:
+            await pause(environment, interval * (0.9 + environment.jitter() / 10))
         try:
             if not await directory.heartbeat(url):
-                await directory.register(card)
-        except (ProtolinkError, ValueError) as error:
-            _logger.warning("%s was not heard by its registry: %s", visible(url), visible(describe_error(error)))
-
-
-async def _pause(environment: Environment, seconds: float) -> None:
-    over = asyncio.Event()
-    timer = environment.call_later(seconds, over.set)
-    try:
-        await over.wait()
-    finally:
-        timer.cancel()
+                lifetime = await directory.register(card)
+        except Exception as error:  # the registry is somebody else's, and the agent goes on without it
+            failures += 1
+            if failures == 1:
+                _logger.warning("%s was not heard by its registry: %s", visible(url), visible(describe_error(error)))
+        else:
+            if failures:
+                _logger.warning("%s is heard by its registry again", visible(url))
+            failures = 0

@@ -110,6 +110,7 @@ class Registry:
         if card.url in self._entries and self._own(card.url) is None:
             raise ValueError("that address is registered by somebody else")
         entry = _Entry(AgentCard.from_dict(card.to_dict()), self._environment.monotonic(), current_principal())
+        replaced = self._entries.get(card.url)
         self._entries[card.url] = entry
         try:
             await self._keep()
@@ -117,6 +118,8 @@ class Registry:
             # What would not survive a restart is not promised.
             if self._entries.get(card.url) is entry:
                 del self._entries[card.url]
+                if replaced is not None:
+                    self._entries[card.url] = replaced
             raise
         return self._ttl
 

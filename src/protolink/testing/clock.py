@@ -60,6 +60,10 @@ class ManualClock(Environment):
         """The next identifier: 32 digits, counted from one."""
         return f"{next(self._ids):032x}"
 
+    def jitter(self) -> float:
+        """Always one, so that a wait takes its whole time."""
+        return 1.0
+
     def call_later(self, seconds: float, callback: Callable[[], object]) -> _ManualTimer:
         """Run `callback` inside the `advance` that reaches its moment, never before that."""
         timer = _ManualTimer(callback)
