@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from typing import Any
+from contextlib import aclosing, suppress
+from typing import Any, Final
 
+from protolink._environment import backoff, current_environment, pause
 from protolink._json import JSON
 from protolink.card import AgentCard
 from protolink.context import RunBudget, RunContext
@@ -14,11 +16,18 @@ from protolink.errors import ConfigurationError
 from protolink.events import RunEvent
 from protolink.task import Task
 from protolink.transport.create import create_transport
-from protolink.transport.errors import PeerUnavailableError, TransportError
+from protolink.transport.errors import PeerRefusedError, PeerUnavailableError, TransportError
 from protolink.transport.outgoing import Outgoing
-from protolink.transport.port import NetworkTransport, Transport
+from protolink.transport.port import Frame, NetworkTransport, Transport
 
 __all__ = ["AgentClient", "AgentPeer"]
+
+_RECONNECTS: Final = 4
+"""How often a broken stream is taken up again without a new event, and how often altogether."""
+
+_MOST_RECONNECTS: Final = 100
+_RECONNECT_SECONDS: Final = 0.1
+_CALL_OFF_SECONDS: Final = 2.0
 
 
 class AgentClient:
@@ -56,20 +65,33 @@ class AgentClient:
         """Have the agent at `url` run a task; gives its events as they come, and last the final task.
 
         Where the transport or the peer does not stream, the task comes alone, with its receipts. The events are
-        the peer's words: nothing of them enters a run of this process. Closing the generator cancels the peer's
-        run. Raises as `send_task` does.
+        the peer's words: nothing of them enters a run of this process. A connection that breaks is made again a
+        few times, and the stream goes on behind the last event that arrived; the task itself is sent once. Closing
+        the generator cancels the peer's run. Raises as `send_task` does.
         """
         transport = await self._to(url)
         if not isinstance(transport, NetworkTransport):
             yield await self.send_task(url, task)
             return
-        async with aclosing(transport.stream(url, "task", task.to_dict())) as frames:
-            async for frame in frames:
-                try:
+        ended = False
+        try:
+            async with aclosing(_frames(transport, url, task)) as frames:
+                async for frame in frames:
                     given = _event(frame.data) if frame.kind == "event" else _task(frame.data)
-                except ValueError as error:
-                    raise TransportError(f"the stream of {url!r} is not a task's: {error}", delivered=True) from error
-                yield given
+                    ended = ended or isinstance(given, Task)
+                    yield given
+        except ValueError as error:
+            raise TransportError(f"the stream of {url!r} is not a task's: {error}", delivered=True) from error
+        except (GeneratorExit, asyncio.CancelledError):
+            if not ended:
+                await self._call_off(url, task.id)
+            raise
+
+    async def _call_off(self, url: str, task_id: str) -> None:
+        """Tell a peer that nobody wants its work any more. Where it is not reached, it finds out by itself."""
+        with suppress(TransportError, TimeoutError):
+            async with asyncio.timeout(_CALL_OFF_SECONDS):
+                await self.cancel_task(url, task_id, "whoever asked for it has gone")
 
     async def cancel_task(self, url: str, task_id: str, reason: str = "canceled by whoever asked for it") -> Task:
         """Cancel a task that this client's principal has sent, and give the final task.
@@ -154,6 +176,39 @@ class AgentPeer:
     def __repr__(self) -> str:
         target = self._target
         return f"<AgentPeer {target.name if isinstance(target, AgentCard) else target}>"
+
+
+async def _frames(transport: NetworkTransport, url: str, task: Task) -> AsyncGenerator[Frame]:
+    """The frames of a task's stream, each event once, over as many connections as it takes."""
+    environment = current_environment()
+    operation, payload = "task", task.to_dict()
+    lost: PeerUnavailableError | None = None
+    seen = failures = lost_connections = 0
+    while True:
+        try:
+            async with aclosing(transport.stream(url, operation, payload)) as frames:
+                async for frame in frames:
+                    number = frame.data.get("sequence") if isinstance(frame.data, dict) else None
+                    if frame.kind == "event" and isinstance(number, int):
+                        if number <= seen:
+                            continue
+                        seen, failures = number, 0
+                    yield frame
+            return
+        except PeerUnavailableError as error:
+            if lost is None and not error.delivered:
+                raise  # nothing has begun
+            lost = lost or error
+        except PeerRefusedError:
+            if lost is None:
+                raise
+            raise lost from None  # the peer has no streams to come back to, or has forgotten this one
+        lost_connections += 1
+        if failures == _RECONNECTS or lost_connections == _MOST_RECONNECTS:
+            raise lost
+        operation, payload = "events", {"task_id": task.id, "after": seen}
+        await pause(environment, backoff(environment, failures, first=_RECONNECT_SECONDS, most=2.0))
+        failures += 1
 
 
 def _task(data: JSON) -> Task:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from protolink._environment import Environment, backoff, current_environment, pause
 from protolink._json import JSON
 from protolink._runtime.lifecycle import Lifecycle, starting
-from protolink._runtime.principal import acting_as, current_principal
+from protolink._runtime.principal import acting_as
 from protolink._text import describe_error, type_name, visible
 from protolink._values import Reader
 from protolink.card import AgentCard
 from protolink.discovery.port import Directory
+from protolink.discovery.submissions import Submissions, Work
 from protolink.errors import ConfigurationError, DurableExecutionError
-from protolink.events import RunEvent
 from protolink.task import Task
 from protolink.tools.tool import BaseTool
 from protolink.transport.create import create_transport
@@ -34,36 +34,6 @@ _FIRST_RETRY_SECONDS: Final = 0.5
 _logger: Final = logging.getLogger("protolink")
 
 
-class Work(Protocol):
-    """A run that somebody else asked for."""
-
-    @property
-    def task(self) -> Task:
-        """The task as it stands."""
-        ...
-
-    def events(self) -> AsyncIterator[RunEvent]:
-        """What can be seen of it, until it ends."""
-        ...
-
-    async def result(self) -> Ended:
-        """Await its end."""
-        ...
-
-    async def cancel(self, reason: str) -> None:
-        """End it, and await that it has ended."""
-        ...
-
-
-class Ended(Protocol):
-    """How a run ended."""
-
-    @property
-    def task(self) -> Task:
-        """The task with its outputs and receipts."""
-        ...
-
-
 class Presence:
     """What `Agent.start` starts. An agent without a transport has nothing to serve and nothing to register."""
 
@@ -76,8 +46,7 @@ class Presence:
         outgoing: Outgoing,
     ) -> None:
         self._describe = describe
-        self._submit = submit
-        self._working: list[tuple[str, str, Work]] = []
+        self._submissions = Submissions(submit)
         self.transport = transport
         self.directory = directory
         self.outgoing = outgoing
@@ -101,6 +70,8 @@ class Presence:
             return
         card = self._describe()
         async with starting(f"agent {card.name!r}"):
+            # What others have asked for ends when nobody can ask for it any more.
+            stack.push_async_callback(self._submissions.close)
             # On the stack first: a start that fails or is canceled half-way may have taken the address.
             stack.push_async_callback(self.transport.stop)
             await self.transport.start()
@@ -110,51 +81,31 @@ class Presence:
     async def _answer(self, operation: str, payload: JSON) -> JSON:
         match operation:
             case "task":
-                async with self._begun(payload) as work:
-                    return (work if isinstance(work, Task) else await _outcome(work)).to_dict()
+                async with self._submissions.begun(_task(payload), streamed=False) as work:
+                    return (await _outcome(work)).to_dict()
             case "cancel":
-                return (await self._cancel(Reader(payload, "a cancellation"))).to_dict()
+                asked = Reader(payload, "a cancellation")
+                reason = asked.text("reason", "canceled by whoever asked for it")
+                return (await self._submissions.cancel(asked.text("task_id"), reason)).to_dict()
             case "card":
                 return self._describe().to_dict()
             case _:
                 raise PeerNotFoundError(f"an agent has no operation {operation!r}")
 
     async def _stream(self, operation: str, payload: JSON) -> AsyncGenerator[Frame]:
-        if operation != "task":
-            raise PeerNotFoundError(f"an agent has no stream {operation!r}")
-        async with self._begun(payload) as work:
+        match operation:
+            case "task":
+                reading, after = self._submissions.begun(_task(payload), streamed=True), 0
+            case "events":
+                asked = Reader(payload, "a reconnection")
+                reading, after = self._submissions.again(asked.text("task_id")), asked.integer("after", 0)
+            case _:
+                raise PeerNotFoundError(f"an agent has no stream {operation!r}")
+        async with reading as work:
             if not isinstance(work, Task):
-                async for event in work.events():
+                async for event in work.events(after):
                     yield Frame("event", event.to_dict(), event.sequence)
-                work = await _outcome(work)
-            yield Frame("task", work.to_dict())
-
-    @asynccontextmanager
-    async def _begun(self, payload: JSON) -> AsyncGenerator[Work | Task]:
-        """Work for whoever asks, who can cancel it meanwhile. It ends with the block."""
-        task = _task(payload)
-        work = await self._submit(task)
-        if isinstance(work, Task):
-            yield work
-            return
-        entry = (current_principal(), task.id, work)
-        self._working.append(entry)
-        try:
-            yield work
-        except BaseException:
-            await work.cancel("whoever asked for it has gone")
-            raise
-        finally:
-            self._working.remove(entry)
-
-    async def _cancel(self, asked: Reader) -> Task:
-        # Found by whom it belongs to: somebody else's work is not there.
-        mine = (current_principal(), asked.text("task_id"))
-        for principal, task_id, work in tuple(self._working):
-            if (principal, task_id) == mine:
-                await work.cancel(asked.text("reason", "canceled by whoever asked for it"))
-                return work.task
-        raise PeerNotFoundError("there is no such task")
+            yield Frame("task", (await _outcome(work)).to_dict())
 
 
 def answer_on(transport: Transport, handler: Handler, stream: StreamHandler | None = None) -> None:
@@ -165,8 +116,10 @@ def answer_on(transport: Transport, handler: Handler, stream: StreamHandler | No
         transport.serve(handler)
 
 
-async def _outcome(work: Work) -> Task:
+async def _outcome(work: Work | Task) -> Task:
     """The task of a run that has ended. One that was left by its store has begun, and nobody here knows its end."""
+    if isinstance(work, Task):
+        return work
     try:
         return (await work.result()).task
     except DurableExecutionError as error:

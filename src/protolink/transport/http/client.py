@@ -22,7 +22,7 @@ from protolink.transport.errors import PeerNotFoundError, PeerRefusedError, Peer
 from protolink.transport.http.addresses import Address, is_forbidden, is_loopback, parse_address, resolve
 from protolink.transport.http.encoding import NDJSON, LineReader, read_frame
 from protolink.transport.http.limits import HTTPLimits
-from protolink.transport.http.routes import route_of
+from protolink.transport.http.routes import CURSOR, route_of
 from protolink.transport.port import Frame
 
 __all__ = ["Client", "Credential"]
@@ -154,6 +154,8 @@ class Client:
         }
         if body:
             headers["Content-Type"] = _JSON
+        elif isinstance(fields, dict) and "after" in fields:
+            headers[CURSOR] = str(fields["after"])
         secret = self._credentials.get(address.origin)
         if secret is not None:
             headers["Authorization"] = f"Bearer {secret if isinstance(secret, str) else _checked_token(secret())}"

@@ -10,9 +10,11 @@ from urllib.parse import quote
 from protolink._json import JSON
 from protolink.errors import ConfigurationError
 
-__all__ = ["HEALTH", "ROUTES", "Route", "route_of"]
+__all__ = ["CURSOR", "HEALTH", "ROUTES", "Route", "route_of"]
 
 HEALTH: Final = "/health"
+CURSOR: Final = "Last-Event-ID"
+"""The header field of a GET that stands for the field `after` of its payload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,9 @@ class Route:
     method: str
     path: str
     """`{name}` stands for the field `name` of the payload; the body has the others."""
+
+    streamed: bool = False
+    """Whether the answer can be a stream."""
 
     def target(self, payload: JSON) -> tuple[str, JSON]:
         """The path for a payload, and what is left for the body."""
@@ -42,7 +47,8 @@ class Route:
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route("task", "POST", "/tasks"),
+    Route("task", "POST", "/tasks", streamed=True),
+    Route("events", "GET", "/tasks/{task_id}/events", streamed=True),
     Route("cancel", "POST", "/tasks/{task_id}/cancel"),
     Route("card", "GET", "/card"),
     Route("register", "POST", "/registry/register"),

@@ -35,7 +35,7 @@ from protolink.transport.http.guard import PRINCIPAL
 from protolink.transport.http.limits import HTTPLimits
 from protolink.transport.http.listener import ABORT
 from protolink.transport.http.problems import Problem, not_found, stopped
-from protolink.transport.http.routes import HEALTH, ROUTES, Route
+from protolink.transport.http.routes import CURSOR, HEALTH, ROUTES, Route
 from protolink.transport.port import ActingAs, Frame, Handler, StreamHandler
 
 __all__ = ["Answers", "Service"]
@@ -46,6 +46,7 @@ _ENCODINGS: Final[dict[str, tuple[Callable[[Frame], bytes], bytes]]] = {
     NDJSON: (ndjson_message, NDJSON_SIGN_OF_LIFE),
 }
 _SECTION: Final = 64 * 1024
+_CURSOR_DIGITS: Final = 15
 _logger: Final = logging.getLogger("protolink")
 _T = TypeVar("_T")
 
@@ -99,10 +100,13 @@ class Answers:
             if route.method == "POST":
                 payload = await read_json(request, self._limits)
             if request.path_params:
-                if not isinstance(payload, dict):
+                fields = payload if route.method == "POST" else _cursor_of(request)
+                if not isinstance(fields, dict):
                     raise Problem(422, "the body has to be an object")
-                payload = {**payload, **request.path_params}
-            encoding = _encoding_of(request) if route.operation == "task" else None
+                payload = {**fields, **request.path_params}
+            encoding = _encoding_of(request) if route.streamed else None
+            if encoding is None and route.operation == "events":
+                encoding = SSE  # there is nothing but the stream
             if encoding is None or self._service.stream is None:
                 return await self._reply(request, route.operation, payload)
             return _Stream(self, encoding, route.operation, payload, request.scope[PRINCIPAL])
@@ -267,6 +271,14 @@ async def _health(request: Request) -> Response:
 
 async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
     raise not_found()
+
+
+def _cursor_of(request: Request) -> dict[str, JSON]:
+    """The last event that whoever asks has seen."""
+    seen = request.headers.get(CURSOR, "0")
+    if not (seen.isascii() and seen.isdecimal() and len(seen) <= _CURSOR_DIGITS):
+        raise Problem(400, f"{CURSOR} is the number of an event")
+    return {"after": int(seen)}
 
 
 def _encoding_of(request: Request) -> str | None:
