@@ -74,6 +74,7 @@ from protolink.tools.tool import ActionBuilder, BaseTool, SyncExecution, Tool, c
 from protolink.tools.worker import WorkerTool
 
 if TYPE_CHECKING:
+    from protolink._runtime.peers import Peers
     from protolink.client import AgentPeer
     from protolink.discovery.port import Directory
     from protolink.discovery.presence import Presence
@@ -128,7 +129,8 @@ class Agent:
     transport, registry, registry_url
         How others reach the agent once it is started (`"http"` or `"runtime"` with an address such as
         `url="runtime://name"`, or a transport), and where it registers then: a `Registry`, or the name of a
-        transport with the registry's address.
+        transport with the registry's address. A model may delegate to the agents that the registry knows, as to
+        owned ones; such an action has the capability `agent.peer` as well.
     authenticator, credentials
         Who may ask, with `transport="http"`, and the tokens for outgoing calls by origin. A transport that you
         have made has its own.
@@ -378,6 +380,7 @@ class Agent:
                 subagents=dict(self._subagents),
                 subagent_limits=self._subagent_limits,
                 keeper=self._keeper,
+                peers=self._peers,
             )
         return self._frozen
 
@@ -674,6 +677,15 @@ class Agent:
         directory = create_directory(registry, registry_url, credentials=credentials)
         outgoing = Outgoing(own_transport, credentials=credentials)
         return Presence(self.public_card, self._submit, own_transport, directory, outgoing)
+
+    @cached_property
+    def _peers(self) -> Peers | None:
+        """Whom the registry knows, where the agent has one."""
+        if self._network[1] is None or self.registry is None:
+            return None
+        from protolink.peers import RegistryPeers
+
+        return RegistryPeers(self.card, self.registry, self._presence.outgoing)
 
     @property
     def transport(self) -> Transport | None:

@@ -181,7 +181,8 @@ class AgentPeer:
 async def _frames(transport: NetworkTransport, url: str, task: Task) -> AsyncGenerator[Frame]:
     """The frames of a task's stream, each event once, over as many connections as it takes."""
     environment = current_environment()
-    operation, payload = "task", task.to_dict()
+    operation = "task"
+    payload: JSON = task.to_dict()
     lost: PeerUnavailableError | None = None
     seen = failures = lost_connections = 0
     while True:
@@ -206,7 +207,8 @@ async def _frames(transport: NetworkTransport, url: str, task: Task) -> AsyncGen
         lost_connections += 1
         if failures == _RECONNECTS or lost_connections == _MOST_RECONNECTS:
             raise lost
-        operation, payload = "events", {"task_id": task.id, "after": seen}
+        operation = "events"
+        payload = {"task_id": task.id, "after": seen}
         await pause(environment, backoff(environment, failures, first=_RECONNECT_SECONDS, most=2.0))
         failures += 1
 

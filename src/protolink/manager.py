@@ -253,7 +253,7 @@ def _place(log: RecordLog) -> object:
 def _is_lost(run: RunState, action: ActionState) -> bool:
     """Whether the process of a run that nobody drives has died inside an operation that may have effects."""
     prepared = action.prepared
-    if run.finished is not None or action.stage != "started" or action.proposal.kind != "tool.call":
+    if run.finished is not None or action.stage != "started" or action.has_child_run:
         return False
     return prepared is not None and not (prepared.read_only or prepared.idempotent)
 

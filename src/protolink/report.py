@@ -155,6 +155,8 @@ def _metrics(events: Iterable[RunEvent]) -> dict[str, Any]:
     """Counts over the events, and the usage of the tree as the last model call reported it."""
     metrics: dict[str, Any] = {"llm_calls": 0, "actions_completed": 0, "actions_failed": 0, "actions_rejected": 0}
     for event in events:
+        if "peer" in event.metadata:
+            continue  # what a peer says of its own run counts nothing here
         budget = _details(event).get("budget")
         if budget is not None:
             metrics["budget"] = budget

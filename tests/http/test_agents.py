@@ -37,7 +37,7 @@ from protolink.transport import (
 )
 from protolink.transport.http import APIKeyAuthenticator
 from tests.http.servers import agent_at, free_url, get, listens, post
-from tests.support import model
+from tests.support import ListeningLLM, model
 
 ALICE, BOB = "alice-key-0123456789", "bob-key-0123456789ab"
 KEYS = APIKeyAuthenticator({ALICE: "alice", BOB: "bob"})
@@ -413,6 +413,18 @@ async def test_c02_a_run_that_is_at_work_for_somebody_else_is_refused_as_a_store
         await asking
 
     assert (reply.status, reply.json["detail"]) == (409, "a run of that id cannot be started here")
+
+
+async def test_a19_a_session_is_its_senders_own() -> None:
+    """Two who name the same one share nothing, neither with each other nor with the application itself."""
+    llm, url = ListeningLLM(), free_url()
+    async with agent_at(url, llm=llm, authenticator=KEYS, state=["conversation"]) as agent:
+        for key, secret in ((ALICE, "alice's"), (BOB, "bob's"), (ALICE, "alice's again")):
+            await client(url, key).peer(url).invoke(secret, session_id="s")
+        await agent.invoke("the application's", session_id="s")
+
+    prompts = [[message["content"] for message in heard if message["role"] == "user"] for heard in llm.heard]
+    assert prompts == [["alice's"], ["bob's"], ["alice's", "alice's again"], ["the application's"]]
 
 
 async def test_c12_an_entry_is_changed_by_who_registered_it() -> None:

@@ -15,6 +15,7 @@ __all__ = [
     "DEFAULT_MAX_STEPS",
     "WARNING_SHARE",
     "Counters",
+    "budget_left",
     "execution_warning",
     "model_call_limit",
     "tool_calls_left",
@@ -166,3 +167,21 @@ def _used_by_tools(counters: Counters, budget: RunBudget) -> Iterator[tuple[str,
     yield "max_tool_calls", budget.max_tool_calls, counters.tool_calls
     for tool, allowed in budget.max_calls.items():
         yield f"max_calls[{tool}]", allowed, counters.calls.get(tool, 0)
+
+
+def budget_left(counters: Counters, budget: RunBudget, seconds: float | None) -> RunBudget:
+    """What may still be used, as a budget for work that is not counted here; `seconds` are those to the deadline."""
+
+    def left(limit: int | None, used: int) -> int | None:
+        return None if limit is None else max(0, limit - used)
+
+    return RunBudget(
+        max_steps=left(budget.max_steps, counters.steps),
+        max_llm_calls=left(budget.max_llm_calls, counters.llm_calls),
+        max_tool_calls=left(budget.max_tool_calls, counters.tool_calls),
+        max_runtime_seconds=seconds,
+        max_input_tokens=left(budget.max_input_tokens, counters.input_tokens + counters.reserved_input_tokens),
+        max_output_tokens=left(budget.max_output_tokens, counters.output_tokens),
+        max_cost=None if budget.max_cost is None else max(0.0, budget.max_cost - (counters.cost or 0.0)),
+        max_calls={tool: max(0, limit - counters.calls.get(tool, 0)) for tool, limit in budget.max_calls.items()},
+    )

@@ -302,8 +302,8 @@ def _too_late_to_ask(tree: TreeState, run: RunState, asking: list[str]) -> Fail 
 
 
 def _left_open(tree: TreeState, run: RunState, started: list[str]) -> Command | None:
-    """What an earlier attempt had entered: delegations go on, everything else is uncertain now."""
-    suspects = [action_id for action_id in started if run.actions[action_id].proposal.kind == "tool.call"]
+    """What an earlier attempt had entered: child runs go on, everything else is uncertain now."""
+    suspects = [action_id for action_id in started if not run.actions[action_id].has_child_run]
     if suspects:
         return Suspect(tuple(suspects))
     waiting = tuple(action_id for action_id in started if not _child_at_rest(tree, run, action_id))

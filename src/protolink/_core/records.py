@@ -44,6 +44,7 @@ __all__ = [
     "ModelFailed",
     "ModelReplied",
     "ModelUsage",
+    "PeerReported",
     "ProgressReported",
     "Proposal",
     "QuestionAnswered",
@@ -459,6 +460,18 @@ class ProgressReported:
 
 
 @record
+class PeerReported:
+    """A peer said what happens in the run that it was asked for. Its word, and no outcome of anything here."""
+
+    action_id: str
+    """The delegation."""
+
+    peer: str
+    event: dict[str, Any]
+    """A `RunEvent` as JSON, as far as it was believed."""
+
+
+@record
 class ActionReconciled:
     """Somebody settled an uncertain action: its effect happened, with this result, or it did not."""
 
@@ -602,6 +615,7 @@ Record = (
     | BackgroundProposed
     | ProgressReported
     | CompletionChecked
+    | PeerReported
     | AnswerGiven
     | CancelRequested
     | BudgetWarned

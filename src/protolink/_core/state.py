@@ -42,6 +42,7 @@ from protolink._core.records import (
     ModelAsked,
     ModelFailed,
     ModelReplied,
+    PeerReported,
     ProgressReported,
     Proposal,
     QuestionAnswered,
@@ -135,10 +136,18 @@ class ActionState:
     call_key: str | None = None
     """What identical calls share; None for an action that may be repeated."""
 
+    reported: set[str] | None = None
+    """The ids of the events that a peer has reported of the work that it was asked for."""
+
     @property
     def is_open(self) -> bool:
         """Whether its outcome is still to come."""
         return self.stage not in ("ended", "completed", "uncertain")
+
+    @property
+    def has_child_run(self) -> bool:
+        """Whether its work is a run of this tree, which somebody else can drive on; a peer's run is none."""
+        return self.proposal.kind == "agent.call" and not (self.prepared is not None and "url" in self.prepared.payload)
 
     @property
     def lacks_reply(self) -> bool:
@@ -378,6 +387,14 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
             if not run.has_pending_answer:
                 raise RecordRefused("no final reply is waiting to be checked")
             run.checked = record
+        case PeerReported():
+            action = _running(run, record.action_id)
+            event_id = record.event["event_id"]
+            reported = action.reported or set[str]()
+            if event_id in reported:
+                raise RecordRefused(f"action {record.action_id!r} has this report already")
+            reported.add(event_id)
+            action.reported = reported
         case AnswerGiven():
             _answer_given(run, record)
         case AttemptStarted():

@@ -54,7 +54,7 @@ def _endings(tree: TreeState, reason: str, principal: str) -> Iterator[tuple[str
 
 
 def _was_entered(action: ActionState) -> bool:
-    return action.stage == "started" and action.proposal.kind == "tool.call"
+    return action.stage == "started" and not action.has_child_run
 
 
 def _lost(action_id: str, action: ActionState) -> ActionUncertain:

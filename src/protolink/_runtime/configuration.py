@@ -9,6 +9,7 @@ from typing import Any, Protocol, cast
 
 from protolink._core.records import ToolRequest, Work
 from protolink._runtime.keeping import Keeper
+from protolink._runtime.peers import Peers
 from protolink._runtime.threads import Workers
 from protolink.completion import CompletionValidator
 from protolink.durable.port import RecordLog
@@ -73,6 +74,9 @@ class Configuration:
     subagent_limits: SubagentLimits
     completion_validator: CompletionValidator | None = None
     """What the answers have to pass."""
+
+    peers: Peers | None = None
+    """The agents of the registry, where the agent has one."""
 
     keeper: Keeper | None = None
     """The stores for conversations, tasks and reports, where the agent has any."""

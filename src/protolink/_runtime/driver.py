@@ -40,6 +40,7 @@ from protolink._text import describe_error
 from protolink.context import RunContext, narrow_request_context
 from protolink.errors import DurableExecutionError
 from protolink.llms.port import LLM, ToolDeclaration
+from protolink.llms.prompt import WorkerDescription
 
 __all__ = ["Driver"]
 
@@ -87,6 +88,7 @@ class Driver:
         "task",
         "validator",
         "variables",
+        "workers_offered",
     )
 
     def __init__(
@@ -143,6 +145,9 @@ class Driver:
 
         self.offered: tuple[ToolDeclaration, ...] | None = None
         """The tools of the current turn, where a hook left some out."""
+
+        self.workers_offered: tuple[WorkerDescription, ...] | None = None
+        """The workers and peers that the model is told of, from the first turn of the attempt on."""
 
         self.arguments: dict[str, dict[str, Any]] = {}
         """Validated Python arguments by action, until their action ends."""

@@ -277,7 +277,7 @@ async def _reconcile(journal: Journal, action_id: str, *, result: Any, happened:
         if action_id in run.uncertain:
             await journal.append(run.run_id, reconciled)
             return
-        if action.stage == "started" and action.proposal.kind == "tool.call" and run.rest is None:
+        if action.stage == "started" and not action.has_child_run and run.rest is None:
             # The process died in it, and nobody has taken the run up since.
             reason = "the process ended while it was running"
             await journal.append(run.run_id, ActionUncertain(action_id=action_id, reason=reason), reconciled)

@@ -11,10 +11,12 @@ from typing import Any, Final
 from protolink._environment import Environment, backoff, current_environment, pause
 from protolink._json import JSON
 from protolink._runtime.lifecycle import Lifecycle, starting
+from protolink._runtime.peers import MAX_AGENTS_IN_CHAIN
 from protolink._runtime.principal import acting_as
 from protolink._text import describe_error, type_name, visible
 from protolink._values import Reader
 from protolink.card import AgentCard
+from protolink.context import RunContext
 from protolink.discovery.port import Directory
 from protolink.discovery.submissions import Submissions, Work
 from protolink.errors import ConfigurationError, DurableExecutionError
@@ -81,7 +83,7 @@ class Presence:
     async def _answer(self, operation: str, payload: JSON) -> JSON:
         match operation:
             case "task":
-                async with self._submissions.begun(_task(payload), streamed=False) as work:
+                async with self._submissions.begun(_task(payload, self._describe().name), streamed=False) as work:
                     return (await _outcome(work)).to_dict()
             case "cancel":
                 asked = Reader(payload, "a cancellation")
@@ -95,7 +97,7 @@ class Presence:
     async def _stream(self, operation: str, payload: JSON) -> AsyncGenerator[Frame]:
         match operation:
             case "task":
-                reading, after = self._submissions.begun(_task(payload), streamed=True), 0
+                reading, after = self._submissions.begun(_task(payload, self._describe().name), streamed=True), 0
             case "events":
                 asked = Reader(payload, "a reconnection")
                 reading, after = self._submissions.again(asked.text("task_id")), asked.integer("after", 0)
@@ -126,10 +128,17 @@ async def _outcome(work: Work | Task) -> Task:
         raise TransportError(f"the run was left unfinished: {type_name(error)}", delivered=True) from error
 
 
-def _task(payload: JSON) -> Task:
+def _task(payload: JSON, name: str) -> Task:
+    """A task that was sent. Raises `ValueError` for none, and for one that has gone round or too far."""
     if not isinstance(payload, dict):
         raise ValueError("a task is sent as a dictionary")
-    return Task.from_dict(payload)
+    task = Task.from_dict(payload)
+    above = RunContext.from_task(task).agent_chain
+    if name in above:
+        raise ValueError(f"agent {name!r} is at work above this task and cannot be asked by it")
+    if len(above) > MAX_AGENTS_IN_CHAIN:
+        raise ValueError(f"more than {MAX_AGENTS_IN_CHAIN} agents have passed this task on")
+    return task
 
 
 def transport_of(card: AgentCard, transport: str | Transport | None, **options: Any) -> Transport | None:

@@ -42,12 +42,7 @@ class TaskArguments:
 
     def validate(self, text: str) -> dict[str, Any]:
         """Check a JSON object and give `{"task": ...}`. Raises `ArgumentsError`."""
-        try:
-            arguments = parse(text)
-        except JSONError as error:
-            raise ArgumentsError([Problem("", error.reason)]) from None
-        if not is_mapping(arguments):
-            raise ArgumentsError([Problem("", "The arguments must be an object")])
+        arguments = _object(text)
         problems = [Problem(key[:100], "Extra inputs are not permitted") for key in arguments if key != "task"]
         task = arguments.get("task")
         if not isinstance(task, str):
@@ -57,6 +52,29 @@ class TaskArguments:
         if problems:
             raise ArgumentsError(problems)
         return {"task": task}
+
+
+class ObjectArguments:
+    """Accepts any object: the arguments of a peer's tool, whose schema only the peer knows."""
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema."""
+        return {"type": "object"}
+
+    def validate(self, text: str) -> dict[str, Any]:
+        """Read a JSON object. Raises `ArgumentsError`."""
+        return dict(_object(text))
+
+
+def _object(text: str) -> Mapping[str, Any]:
+    try:
+        arguments = parse(text)
+    except JSONError as error:
+        raise ArgumentsError([Problem("", error.reason)]) from None
+    if not is_mapping(arguments):
+        raise ArgumentsError([Problem("", "The arguments must be an object")])
+    return arguments
 
 
 class WorkerTool(BaseTool):

@@ -40,6 +40,7 @@ from protolink._core.records import (
     ModelAsked,
     ModelFailed,
     ModelReplied,
+    PeerReported,
     ProgressReported,
     QuestionAnswered,
     QuestionAsked,
@@ -84,7 +85,7 @@ def project(item: Entry | Fragment, who: Mapping[str, Identity], viewpoint: str)
     else:
         event = _from_record(item, who[item.run_id])
         event.summary = visible(event.summary, limit=500)
-    if item.run_id != viewpoint:
+    if item.run_id != viewpoint and not _is_report(item):
         event.metadata["source_sequence"] = item.source_sequence
         event.metadata["source_final"] = event.final
         event.metadata["parent_run_id"] = who[item.run_id].parent_run_id
@@ -173,6 +174,8 @@ def _from_record(entry: Entry, who: Identity) -> RunEvent:
                 (key, _own(value)) for key, value in record.payload.items() if key not in event.payload
             )
             return event
+        case PeerReported():
+            return _reported(entry, record, who)
         case AnswerGiven():
             event = _event(entry, "llm.stream", who)
             event.payload["llm_event_type"] = "llm_final"
@@ -231,6 +234,26 @@ def _from_record(entry: Entry, who: Identity) -> RunEvent:
             raise TypeError(f"{type(record).__name__} is private")
         case unknown:
             assert_never(unknown)
+
+
+def _is_report(item: Entry | Fragment) -> bool:
+    return isinstance(item, Entry) and isinstance(item.record, PeerReported)
+
+
+def _reported(entry: Entry, record: PeerReported, who: Identity) -> RunEvent:
+    """A peer's event under its own identity, in its place of this list, with who said so."""
+    event = RunEvent.from_dict(thaw(record.event))
+    event.metadata = {
+        "source_sequence": event.sequence,
+        "source_final": event.final,
+        "parent_run_id": event.metadata.get("parent_run_id") or who.run_id,
+        "peer": record.peer,
+    }
+    event.sequence = entry.sequence
+    event.final = False
+    event.parent_action_id = event.parent_action_id or record.action_id
+    event.delegation_id = event.delegation_id or record.action_id
+    return event
 
 
 def _own(value: Any) -> Any:

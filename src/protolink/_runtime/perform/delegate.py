@@ -25,12 +25,16 @@ from protolink._core.records import (
 )
 from protolink._core.state import ActionState, call_key
 from protolink._json import canonical, render
+from protolink._runtime.perform.peer import CAPABILITY as PEER_CAPABILITY
+from protolink._runtime.perform.peer import find_peer, may_ask_peers
 from protolink._runtime.request import prompt_request, tool_request
 from protolink._runtime.scopes import Interrupted
+from protolink._text import visible
 from protolink.action import action_fingerprint
+from protolink.card import AgentCard
 from protolink.tools.arguments import Arguments, ArgumentsError
 from protolink.tools.tool import BaseTool
-from protolink.tools.worker import TaskArguments, WorkerTool
+from protolink.tools.worker import ObjectArguments, TaskArguments, WorkerTool
 
 if TYPE_CHECKING:
     from protolink._runtime.configuration import Configuration
@@ -40,16 +44,25 @@ __all__ = ["CAPABILITY", "attend", "delegate", "prepare_delegation", "start_chil
 
 CAPABILITY = "agent.delegate"
 _TASK = TaskArguments()
+_OBJECT = ObjectArguments()
 
 
 async def prepare_delegation(driver: Driver, proposal: Proposal) -> None:
     """Record the exact delegation, or why there is none."""
     worker = driver.configuration.subagents.get(proposal.agent or "")
     refused = _refused(driver, proposal, worker)
-    if refused is not None or worker is None:
+    peer: AgentCard | None = None
+    tool: BaseTool | None = None
+    checks: Arguments = _TASK if proposal.tool is None else _OBJECT
+    rejection: ActionRejected | None = None
+    if refused is None and worker is None and may_ask_peers(driver, proposal):
+        answer = await find_peer(driver, proposal)
+        peer, rejection = (None, answer) if isinstance(answer, ActionRejected) else (answer, None)
+    elif refused is not None or worker is None:
         await driver.append(refused or _unknown_worker(driver, proposal))
         return
-    tool, checks, rejection = _addressed(proposal, worker.configuration())
+    else:
+        tool, checks, rejection = _addressed(proposal, worker.configuration())
     if rejection is not None:
         await driver.append(rejection)
         return
@@ -66,7 +79,7 @@ async def prepare_delegation(driver: Driver, proposal: Proposal) -> None:
     if found is not None and proposal.action_id in driver.run.actions:
         await driver.append(ActionRepeated(action_id=proposal.action_id, repeat_of=found[0], arguments=arguments))
         return
-    await driver.append(_prepared(driver, proposal, arguments, tool))
+    await driver.append(_prepared(driver, proposal, arguments, tool, peer))
 
 
 def _refused(driver: Driver, proposal: Proposal, worker: object | None) -> Record | None:
@@ -150,7 +163,9 @@ def _invalid(proposal: Proposal, error: ArgumentsError) -> ActionRejected:
     )
 
 
-def _prepared(driver: Driver, proposal: Proposal, arguments: dict[str, Any], tool: BaseTool | None) -> ActionPrepared:
+def _prepared(
+    driver: Driver, proposal: Proposal, arguments: dict[str, Any], tool: BaseTool | None, peer: AgentCard | None
+) -> ActionPrepared:
     direct = isinstance(driver.run.work, ToolRequest)
     name = proposal.name
     payload: dict[str, Any] = {"type": "agent_call", "agent": name}
@@ -158,6 +173,13 @@ def _prepared(driver: Driver, proposal: Proposal, arguments: dict[str, Any], too
         payload.update(action="infer", prompt=arguments["task"])
     else:
         payload.update(action="tool_call", tool=proposal.tool, args=arguments)
+    capabilities: tuple[str, ...] = (CAPABILITY,)
+    description = ""
+    if peer is not None:
+        # What is judged, approved and asked is this address, whatever the name stands for by then.
+        payload["url"] = peer.url
+        capabilities = tuple(sorted((CAPABILITY, PEER_CAPABILITY)))
+        description = f"ask agent {visible(name, limit=100)} at {visible(peer.url or '', limit=300)}"
     return ActionPrepared(
         action_id=proposal.action_id,
         kind="agent.call",
@@ -165,8 +187,9 @@ def _prepared(driver: Driver, proposal: Proposal, arguments: dict[str, Any], too
         tool=proposal.target,
         arguments=arguments,
         payload=payload,
-        capabilities=(CAPABILITY,),
-        fingerprint=action_fingerprint("agent.call", name, payload, (CAPABILITY,)),
+        capabilities=capabilities,
+        fingerprint=action_fingerprint("agent.call", name, payload, capabilities),
+        description=description,
         read_only=tool is not None and tool.read_only,
         repeatable=tool is not None and tool.repeatable,
         public=direct or driver.configuration.expose_tool_results,

@@ -26,6 +26,7 @@ from protolink._json import canonical, render
 from protolink._runtime.perform.approval import approval_request, policy_decision
 from protolink._runtime.perform.delegate import delegate
 from protolink._runtime.perform.judge import prepared_action
+from protolink._runtime.perform.peer import ask_peer
 from protolink._runtime.scopes import PASSING, InnerCancellation, Interrupted, TimedOut, enter
 from protolink._text import describe_error
 from protolink.action import action_fingerprint, running
@@ -76,8 +77,11 @@ async def _execute_one(driver: Driver, action_id: str) -> None:
     ):
         await driver.fail("action_changed", f"the operation of {prepared.name!r} is not the one that was authorized")
         return
-    if action.proposal.kind == "agent.call":
+    if action.has_child_run:
         await delegate(driver, action)
+        return
+    if action.proposal.kind == "agent.call":
+        await ask_peer(driver, action, prepared)
         return
     tool = driver.configuration.tools[prepared.tool]
     values = driver.arguments.pop(action_id, None)

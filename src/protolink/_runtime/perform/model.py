@@ -26,6 +26,7 @@ from protolink._core.records import (
 )
 from protolink._json import JSONError, dumps, is_mapping, parse, render, thaw
 from protolink._runtime.pace import turn
+from protolink._runtime.peers import offered_peers
 from protolink._runtime.perform.calls import call, call_hooks
 from protolink._runtime.scopes import PASSING, enter
 from protolink._text import describe_error, encodable
@@ -33,7 +34,7 @@ from protolink.errors import ConfigurationError
 from protolink.hooks import ModelRequest
 from protolink.llms.create import create_llm
 from protolink.llms.port import LLM, UNKNOWN_USAGE, LLMReply, LLMRequest, ModelUsage, ToolCall, ToolDeclaration
-from protolink.llms.prompt import system_prompt
+from protolink.llms.prompt import WorkerDescription, agent_call_declaration, system_prompt
 from protolink.tools.worker import WorkerTool
 
 if TYPE_CHECKING:
@@ -139,12 +140,17 @@ async def _request(driver: Driver, llm: LLM, step: int, stream: _Stream) -> LLMR
     messages: list[dict[str, Any]] = run.history
     tools = configuration.native_declarations if llm.native_tools else configuration.declarations
     prompt = configuration.prompt_for_native if llm.native_tools else configuration.prompt_for_json
+    workers = await _workers_offered(driver)
+    if len(workers) > len(configuration.workers_offered):
+        prompt = system_prompt(configuration.words, configuration.declarations, workers, native=llm.native_tools)
+        if llm.native_tools:
+            tools = (*configuration.declarations, agent_call_declaration(workers))
     driver.offered = None
     if configuration.before_model:
         messages, tools = await _hooked(driver, step, tools)
         driver.offered = tools
         if not llm.native_tools and len(tools) < len(configuration.declarations):
-            prompt = system_prompt(configuration.words, tools, configuration.workers_offered, native=False)
+            prompt = system_prompt(configuration.words, tools, workers, native=False)
     work = run.work
     left = run.budget.max_output_tokens
     return LLMRequest(
@@ -157,6 +163,15 @@ async def _request(driver: Driver, llm: LLM, step: int, stream: _Stream) -> LLMR
         output_schema=work.output_schema if isinstance(work, Inference) else None,
         max_output_tokens=None if left is None else max(1, left - driver.journal.tree.counters.output_tokens),
     )
+
+
+async def _workers_offered(driver: Driver) -> tuple[WorkerDescription, ...]:
+    """The owned workers and the peers that can be asked, the same for every turn of the attempt."""
+    if driver.workers_offered is None:
+        driver.workers_offered = driver.configuration.workers_offered
+        if driver.configuration.peers is not None:
+            driver.workers_offered += await offered_peers(driver)
+    return driver.workers_offered
 
 
 async def _hooked(
