@@ -19,8 +19,14 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "src/protolink/durable/engine.py": frozenset({"threading.Thread"}),
     # A blocking look at a store has to leave the event loop that it may have been called on.
     "src/protolink/durable/store.py": frozenset({"concurrent.futures.ThreadPoolExecutor"}),
+    # The package's own modules, from a table that is written there; and what a person names on the command line.
+    "src/protolink/__init__.py": frozenset({"importlib.import_module"}),
+    "src/protolink/storage/__init__.py": frozenset({"importlib.import_module"}),
+    "src/protolink/cli/runs.py": frozenset({"importlib.import_module"}),
 }
-"""Exceptions: a file, relative to the root, and the names that it may use all the same. Each needs a comment."""
+"""Exceptions: a file, relative to the root, and the names that it may use all the same. Each needs a comment.
+
+A rule of security has none: what it finds stays a finding, whatever is listed here."""
 
 WORLD_OWNERS = ("src/protolink/_environment.py", "src/protolink/_runtime/threads.py", "src/protolink/testing/")
 """Who may reach for clocks, randomness, identifiers, sleep and threads; everyone else is given them."""
@@ -52,23 +58,51 @@ WORLD = frozenset(
 # Loading data never runs anything, and no string becomes a program or a shell command.
 UNSAFE = frozenset(
     {
+        "_pickle",
+        "asyncio.create_subprocess_shell",
         "cloudpickle",
+        "code",
+        "codeop",
+        "copyreg",
         "dill",
+        "jinja2",
+        "joblib",
         "jsonpickle",
         "marshal",
+        "msgpack",
         "os.popen",
         "os.system",
         "pickle",
+        "pkgutil.resolve_name",
+        "pydoc.locate",
+        "runpy",
         "shelve",
+        "ssl.CERT_NONE",
         "ssl._create_unverified_context",
+        "subprocess.getoutput",
+        "subprocess.getstatusoutput",
         "tempfile.mktemp",
         "yaml.full_load",
+        "yaml.full_load_all",
         "yaml.load",
+        "yaml.load_all",
         "yaml.unsafe_load",
+        "yaml.unsafe_load_all",
     }
 )
 UNSAFE_BUILTINS = frozenset({"__import__", "compile", "eval", "exec", "print"})
-UNSAFE_KEYWORDS = {"shell": True, "verify": False, "check_hostname": False}
+UNSAFE_KEYWORDS = {
+    "allow_pickle": True,
+    "autoescape": False,
+    "check_hostname": False,
+    "shell": True,
+    "trust_env": True,
+    "verify": False,
+}
+# A module by its name is a decision of the program, never of data.
+IMPORTS_BY_NAME = frozenset({"importlib.import_module", "importlib.util.spec_from_file_location"})
+# Ways from a text to markup, in Python that writes pages and in pages themselves.
+HTML_SINKS = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|srcdoc|dangerouslySetInnerHTML")
 
 SQL = re.compile(
     r"\s*(SELECT\s|INSERT\s+(OR\s+\w+\s+)?INTO\s|UPDATE\s|DELETE\s+FROM\s|REPLACE\s+INTO\s|WITH\s+\w+\s+AS\s"
@@ -116,6 +150,9 @@ class Finding:
     reason: str
     """What to do instead, for the person who reads the complaint."""
 
+    of_security: bool = False
+    """Whether no exception can be made."""
+
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.name}: {self.reason}"
 
@@ -125,7 +162,7 @@ def findings(root: Path = ROOT, allowed: Mapping[str, frozenset[str]] = ALLOWED)
     found: list[Finding] = []
     used: set[tuple[str, str]] = set()
     for finding in _everything(root):
-        if finding.name in allowed.get(finding.path, frozenset()):
+        if not finding.of_security and finding.name in allowed.get(finding.path, frozenset()):
             used.add((finding.path, finding.name))
         else:
             found.append(finding)
@@ -146,9 +183,8 @@ def _everything(root: Path) -> Iterator[Finding]:
             continue  # not a text
         path = file.relative_to(root).as_posix()
         yield from _words(path, text)
-        if path.startswith("src/") and (place := text.find("innerHTML")) >= 0:
-            line = text.count("\n", 0, place) + 1
-            yield Finding(path=path, line=line, name="innerHTML", reason="a page shows text through textContent")
+        if path.startswith("src/"):
+            yield from _markup(path, text)
         if file.suffix == ".py":
             module = _Module(root, path, ast.parse(text, filename=path))
             for rule in _RULES:
@@ -162,8 +198,15 @@ def _files(folder: Path) -> Iterator[Path]:
             hidden = entry.name.startswith(".") and entry.name not in OUR_HIDDEN
             if not (hidden or entry.name in NOT_OURS or entry.name.endswith(".egg-info")):
                 yield from _files(entry)
-        elif entry.is_file():
+        elif entry.is_file() and entry.name != ".git":  # a file in a second working tree
             yield entry
+
+
+def _markup(path: str, text: str) -> Iterator[Finding]:
+    reason = "a page shows text through textContent"
+    for number, line in enumerate(text.splitlines(), 1):
+        for match in HTML_SINKS.finditer(line):
+            yield Finding(path=path, line=number, name=match[0], reason=reason, of_security=True)
 
 
 def _words(path: str, text: str) -> Iterator[Finding]:
@@ -215,8 +258,11 @@ class _Module:
             if isinstance(node, ast.Name | ast.Attribute) and id(node) not in inner and (name := self.dotted(node)):
                 yield node, name
 
-    def finding(self, node: ast.stmt | ast.expr, name: str, reason: str) -> Finding:
-        return Finding(path=self.path, line=node.lineno, name=name, reason=reason)
+    def finding(self, node: ast.stmt | ast.expr, name: str, reason: str, *, of_security: bool = False) -> Finding:
+        return Finding(path=self.path, line=node.lineno, name=name, reason=reason, of_security=of_security)
+
+    def breach(self, node: ast.stmt | ast.expr, name: str, reason: str) -> Finding:
+        return self.finding(node, name, reason, of_security=True)
 
 
 def _is_within(name: str, names: frozenset[str]) -> bool:
@@ -250,24 +296,31 @@ def _unsafe(module: _Module) -> Iterator[Finding]:
         return
     for statement, name in module.imports():
         if _is_within(name, UNSAFE):
-            yield module.finding(statement, name, "loading data must not be able to run anything")
+            yield module.breach(statement, name, "loading data must not be able to run anything")
     for use, name in module.references():
         if name in UNSAFE:
-            yield module.finding(use, name, "loading data must not be able to run anything")
+            yield module.breach(use, name, "loading data must not be able to run anything")
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in UNSAFE_BUILTINS:
-            yield module.finding(node, node.id, "the library runs no text as code and prints nothing")
+            yield module.breach(node, node.id, "the library runs no text as code and prints nothing")
         elif isinstance(node, ast.Assert):
-            yield module.finding(node, "assert", "raise an error: assertions vanish under `python -O`")
+            yield module.breach(node, "assert", "raise an error: assertions vanish under `python -O`")
         elif isinstance(node, ast.Call):
             for keyword in node.keywords:
                 if keyword.arg in UNSAFE_KEYWORDS and _has_value(keyword.value, UNSAFE_KEYWORDS[keyword.arg]):
                     name = f"{keyword.arg}={UNSAFE_KEYWORDS[keyword.arg]}"
-                    yield module.finding(node, name, "a shell or an unverified peer is an open door")
+                    yield module.breach(node, name, "a shell or an unverified peer is an open door")
         elif isinstance(node, ast.Assign) and _has_value(node.value, False):
             for target in node.targets:
                 if isinstance(target, ast.Attribute) and target.attr in UNSAFE_KEYWORDS:
-                    yield module.finding(node, f"{target.attr}=False", "an unverified peer is an open door")
+                    yield module.breach(node, f"{target.attr}=False", "an unverified peer is an open door")
+
+
+def _imports_by_name(module: _Module) -> Iterator[Finding]:
+    if module.in_source:
+        for use, name in module.references():
+            if name in IMPORTS_BY_NAME:
+                yield module.finding(use, name, "which module is loaded is written in the program, never in data")
 
 
 def _has_value(node: ast.expr, value: bool) -> bool:
@@ -287,7 +340,7 @@ def _sql(module: _Module) -> Iterator[Finding]:
         elif isinstance(node, ast.JoinedStr | ast.BinOp) and _is_composed(node) and _starts_as_sql(node):
             suspects[node.lineno, node.col_offset] = node
     for node in suspects.values():
-        yield module.finding(node, "composed SQL", "a statement is a constant; values are bound as parameters")
+        yield module.breach(node, "composed SQL", "a statement is a constant; values are bound as parameters")
 
 
 def _is_composed(node: ast.expr) -> bool:
@@ -356,7 +409,14 @@ def _mocks(module: _Module) -> Iterator[Finding]:
             yield module.finding(node, "unittest.mock", reason)
 
 
-_RULES: tuple[Callable[[_Module], Iterator[Finding]], ...] = (_world, _unsafe, _sql, _package_root, _mocks)
+_RULES: tuple[Callable[[_Module], Iterator[Finding]], ...] = (
+    _world,
+    _unsafe,
+    _imports_by_name,
+    _sql,
+    _package_root,
+    _mocks,
+)
 
 
 def main() -> int:

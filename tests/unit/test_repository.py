@@ -39,7 +39,14 @@ def test_the_repository_keeps_its_rules() -> None:
         ("run('ls', shell=True)", "shell=True"),
         ("get('https://localhost', verify=False)", "verify=False"),
         ("context.check_hostname = False", "check_hostname=False"),
+        ("load(path, allow_pickle=True)", "allow_pickle=True"),
+        ("Client(trust_env=True)", "trust_env=True"),
+        ("import ssl\ncontext.verify_mode = ssl.CERT_NONE", "ssl.CERT_NONE"),
+        ("import asyncio\nasyncio.create_subprocess_shell('ls')", "asyncio.create_subprocess_shell"),
+        ("import jinja2", "jinja2"),
+        ("from importlib import import_module\nimport_module(name)", "importlib.import_module"),
         ("page = 'element.innerHTML = text'", "innerHTML"),
+        ("page = 'element.insertAdjacentHTML(where, text)'", "insertAdjacentHTML"),
         ("db.execute(f'SELECT {column} FROM runs')", "composed SQL"),
         ("db.execute('SELECT * FROM %s' % table)", "composed SQL"),
         ("db.execute('SELECT * FROM ' + table)", "composed SQL"),
@@ -123,3 +130,16 @@ def test_an_exception_is_honoured_and_an_unused_one_is_reported(tmp_path: Path) 
     assert [(finding.name, finding.reason) for finding in found] == [
         ("time.sleep", "is allowed but not used; remove the exception")
     ]
+
+
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [("import pickle", "pickle"), ("db.execute(f'SELECT {x}')", "composed SQL"), ("page = 'x.innerHTML'", "innerHTML")],
+)
+def test_a_rule_of_security_has_no_exceptions(program: str, name: str, tmp_path: Path) -> None:
+    """Whoever needs one changes the rule, where everybody sees it."""
+    root = written(tmp_path, SOURCE, program)
+
+    found = findings(root, allowed={SOURCE: frozenset({name})})
+
+    assert sorted(finding.reason for finding in found if finding.of_security) != []
