@@ -40,7 +40,7 @@ from protolink._runtime.parts import (
     validator_of,
 )
 from protolink._runtime.perform.approval import decision_of
-from protolink._runtime.principal import current_principal
+from protolink._runtime.principal import LOCAL, current_principal
 from protolink._runtime.request import Request, request_for, tool_request
 from protolink._runtime.resume import UNSET, Response, open_run, read_run, reconcile_run, take_up
 from protolink._runtime.threads import Workers
@@ -657,8 +657,10 @@ class Agent:
         return await self._to_the_end(self._launch(self._driver(request)))
 
     async def cancel_task(self, task_id: str, reason: str = "canceled by the application") -> bool:
-        """Cancel the live run of a task or run id and await its end. False where none is live here."""
+        """Cancel the live run of a task or run id and await its end. False where the caller has none at work here."""
         for driver in tuple(self._live.values()):
+            if current_principal() not in (driver.run.started.principal, LOCAL):
+                continue  # somebody else's is not there
             if task_id in (driver.run_id, driver.run.started.task_id):
                 driver.stop(CancelRequested(reason=reason, principal=current_principal()))
                 await driver.wait()

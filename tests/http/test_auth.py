@@ -32,7 +32,7 @@ async def principal(scheme: Authenticator, text: str, word: str = "Bearer") -> s
     return await scheme.authenticate({"authorization": f"{word} {text}"})
 
 
-async def test_c1_a_key_names_its_principal() -> None:
+async def test_c01_a_key_names_its_principal() -> None:
     """However it is sent; a part of a key, or another one, names nobody."""
     keys = APIKeyAuthenticator({"first-key-01234567": "one", "second-key-0123456": "two"})
     assert await principal(keys, "first-key-01234567") == "one"
@@ -57,7 +57,7 @@ async def test_c1_a_key_names_its_principal() -> None:
         {7: "one"},
     ],
 )
-def test_c1_keys_that_prove_nothing_are_refused(keys: Any) -> None:
+def test_c01_keys_that_prove_nothing_are_refused(keys: Any) -> None:
     """Nobody becomes the application itself by a key."""
     with pytest.raises(ConfigurationError):
         APIKeyAuthenticator(keys)
@@ -109,7 +109,7 @@ def test_c12_tokens_that_prove_nothing_are_refused(options: Any) -> None:
         authenticator(**options)
 
 
-async def test_c1_a_token_opens_the_door() -> None:
+async def test_c01_a_token_opens_the_door() -> None:
     """From end to end."""
 
     async def echo(operation: str, payload: Any) -> Any:
@@ -121,7 +121,7 @@ async def test_c1_a_token_opens_the_door() -> None:
 
 
 @pytest.mark.parametrize("answer", ["", "local", "anonymous", 7, "a\nb"])
-async def test_c1_an_authenticator_cannot_name_the_application_itself(answer: Any) -> None:
+async def test_c01_an_authenticator_cannot_name_the_application_itself(answer: Any) -> None:
     """Whatever an application's own authenticator answers, it is somebody from outside."""
 
     class Careless:

@@ -63,7 +63,7 @@ def events_of(stream: bytes) -> list[dict[str, str]]:
     return found
 
 
-def test_c7_ten_thousand_streams_say_what_was_said() -> None:
+def test_c07_ten_thousand_streams_say_what_was_said() -> None:
     """As events and as lines: the same frames come out that went in, whatever the texts hold."""
     chance = random.Random(7)
     for _ in range(2_500):
@@ -81,7 +81,7 @@ def test_c7_ten_thousand_streams_say_what_was_said() -> None:
         ]
 
 
-def test_c7_ten_thousand_raw_texts_stay_one_event() -> None:
+def test_c07_ten_thousand_raw_texts_stay_one_event() -> None:
     """Data that is no JSON is split at each end of a line, and joined again by the reader."""
     chance = random.Random(8)
     for _ in range(10_000):
@@ -91,7 +91,7 @@ def test_c7_ten_thousand_raw_texts_stay_one_event() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "message", "event\n", "task\r\ndata: x", "Event", None, 7])
-def test_c7_names_come_from_a_closed_set(name: Any) -> None:
+def test_c07_names_come_from_a_closed_set(name: Any) -> None:
     """A name that somebody else chose could end its line."""
     with pytest.raises(ValueError, match="no messages of that name"):
         sse_message("", event=name)
@@ -100,13 +100,13 @@ def test_c7_names_come_from_a_closed_set(name: Any) -> None:
 
 
 @pytest.mark.parametrize("number", ["1", "1\n", -1, 1.5, True])
-def test_c7_ids_are_numbers(number: Any) -> None:
+def test_c07_ids_are_numbers(number: Any) -> None:
     """So is the text of an id."""
     with pytest.raises(ValueError, match="number"):
         sse_message("", event="event", number=number)
 
 
-def test_c7_lines_are_read_however_they_are_cut() -> None:
+def test_c07_lines_are_read_however_they_are_cut() -> None:
     """A connection delivers bytes in any portions."""
     frames = [Frame("event", {"text": "a\u2028b\r\nü𝄞"}), Frame("task", None), Frame("error", [])]
     data = b"\n".join(map(ndjson_message, frames))
@@ -117,7 +117,7 @@ def test_c7_lines_are_read_however_they_are_cut() -> None:
         assert [read_frame(line, max_bytes=100) for line in lines] == frames
 
 
-def test_c7_a_line_without_an_end_is_given_up() -> None:
+def test_c07_a_line_without_an_end_is_given_up() -> None:
     """Before it fills the memory."""
     reader = LineReader(10)
     assert list(reader.feed(b"123456")) == []
@@ -129,7 +129,7 @@ def test_c7_a_line_without_an_end_is_given_up() -> None:
     "line",
     [b"", b"{}", b"[]", b"null", b'{"event":1,"task":2}', b'{"receipt":1}', b'{"event":NaN}', b'{"event":"\xff"}'],
 )
-def test_c7_what_is_no_frame_is_refused(line: bytes) -> None:
+def test_c07_what_is_no_frame_is_refused(line: bytes) -> None:
     """A peer's stream has nothing in it that is guessed at."""
     with pytest.raises(ValueError):  # noqa: PT011 - the kinds of ValueError differ, and all of them are caught
         read_frame(line, max_bytes=100)

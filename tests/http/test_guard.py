@@ -44,7 +44,7 @@ class Calls:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
-async def test_c1_other_machines_are_served_only_with_authentication(host: str) -> None:
+async def test_c01_other_machines_are_served_only_with_authentication(host: str) -> None:
     """Or where it was said by name that nobody is asked."""
     port = port_of(free_url())
     transport = HTTPTransport(f"http://{host}:{port}")
@@ -62,7 +62,7 @@ async def test_c1_other_machines_are_served_only_with_authentication(host: str) 
         await made.stop()
 
 
-async def test_c1_binding_elsewhere_needs_authentication_too() -> None:
+async def test_c01_binding_elsewhere_needs_authentication_too() -> None:
     """What counts is who can reach the port, and not what the URL says."""
     transport = HTTPTransport(free_url(), bind=f"0.0.0.0:{port_of(free_url())}")
     transport.serve(Calls())
@@ -76,7 +76,7 @@ def requests_of_every_route(url: str, **headers: Any) -> Iterator[bytes]:
         yield request_bytes(url, path, b"{}" if route.method == "POST" else None, **headers)
 
 
-async def test_c1_every_route_asks_who_is_there() -> None:
+async def test_c01_every_route_asks_who_is_there() -> None:
     """Generated from the table of routes; the health check alone says nothing that anybody could use."""
     calls = Calls()
     async with served(calls, authenticator=KEYS) as transport:
@@ -112,7 +112,7 @@ FOREIGN_HOSTS = [
 
 
 @pytest.mark.parametrize("host", FOREIGN_HOSTS)
-async def test_c3_a_foreign_host_is_refused(host: str) -> None:
+async def test_c03_a_foreign_host_is_refused(host: str) -> None:
     """A web page that has its name point to this machine reaches nothing."""
     calls = Calls()
     async with served(calls) as transport:
@@ -137,7 +137,7 @@ async def test_c3_a_foreign_host_is_refused(host: str) -> None:
         "https://allowed.example:444",
     ],
 )
-async def test_c3_a_foreign_origin_is_refused(origin: str) -> None:
+async def test_c03_a_foreign_origin_is_refused(origin: str) -> None:
     """Also one that claims to be this server's: it serves no pages."""
     calls = Calls()
     async with served(calls, allowed_origins=["https://allowed.example"]) as transport:
@@ -149,7 +149,7 @@ async def test_c3_a_foreign_origin_is_refused(origin: str) -> None:
         assert (await post(url, "/tasks", Origin="https://allowed.example")).status == 200
 
 
-async def test_c3_a_preflight_is_answered_by_nobody() -> None:
+async def test_c03_a_preflight_is_answered_by_nobody() -> None:
     """There is no cross-origin sharing to be had."""
     async with served(Calls(), allowed_origins=["https://allowed.example"]) as transport:
         url = str(transport.url)
@@ -163,7 +163,7 @@ async def test_c3_a_preflight_is_answered_by_nobody() -> None:
     "media",
     [None, "", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "text/json"],
 )
-async def test_c3_what_a_form_can_send_is_refused(media: str | None) -> None:
+async def test_c03_what_a_form_can_send_is_refused(media: str | None) -> None:
     """A page can send those without being asked for permission first."""
     calls = Calls()
     async with served(calls) as transport:
@@ -172,7 +172,7 @@ async def test_c3_what_a_form_can_send_is_refused(media: str | None) -> None:
     assert calls.number == 0
 
 
-async def test_c3_this_machines_own_names_are_known() -> None:
+async def test_c03_this_machines_own_names_are_known() -> None:
     """And those that the application lists, with a port or with any."""
     async with served(Calls()) as transport:
         url = str(transport.url)
@@ -184,7 +184,7 @@ async def test_c3_this_machines_own_names_are_known() -> None:
         assert [(await post(url, "/tasks", Host=host)).status for host in hosts] == [200, 200, 200, 403, 403]
 
 
-async def test_c4_a_large_body_is_refused_unread() -> None:
+async def test_c04_a_large_body_is_refused_unread() -> None:
     """Whether its length was told or not; the answer arrives although the sender had not finished."""
     calls = Calls()
     async with served(calls, limits=HTTPLimits(max_body_bytes=1000)) as transport:
@@ -217,7 +217,7 @@ async def test_c4_a_large_body_is_refused_unread() -> None:
         b"1" * 5000,
     ],
 )
-async def test_c4_a_body_that_is_no_json_is_refused(body: bytes) -> None:
+async def test_c04_a_body_that_is_no_json_is_refused(body: bytes) -> None:
     """Or is none that every reader understands the same way, or is nested too deeply."""
     calls = Calls()
     async with served(calls) as transport:
@@ -227,13 +227,13 @@ async def test_c4_a_body_that_is_no_json_is_refused(body: bytes) -> None:
     assert (reply.status, reply.headers["content-type"], calls.number) == (400, "application/problem+json", 1)
 
 
-async def test_c4_a_compressed_body_is_refused() -> None:
+async def test_c04_a_compressed_body_is_refused() -> None:
     """Nothing is unpacked before it is known how large it gets."""
     async with served(Calls()) as transport:
         assert (await post(str(transport.url), "/tasks", Content_Encoding="gzip")).status == 415
 
 
-async def test_c4_a_large_header_is_refused() -> None:
+async def test_c04_a_large_header_is_refused() -> None:
     """By its size and by the number of its fields."""
     async with served(Calls(), limits=HTTPLimits(max_header_bytes=2000, max_header_fields=20)) as transport:
         url = str(transport.url)
@@ -245,7 +245,7 @@ async def test_c4_a_large_header_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["Host", "Origin", "Authorization", "Content-Type"])
-async def test_c4_a_field_that_decides_stands_once(name: str) -> None:
+async def test_c04_a_field_that_decides_stands_once(name: str) -> None:
     """Two readers might believe different ones."""
     async with served(Calls(), allowed_origins=["https://a.example"]) as transport:
         url = str(transport.url)
@@ -255,7 +255,7 @@ async def test_c4_a_field_that_decides_stands_once(name: str) -> None:
         assert (await exchange(url, doubled)).status == 400
 
 
-async def test_c4_a_slow_sender_is_given_up() -> None:
+async def test_c04_a_slow_sender_is_given_up() -> None:
     """With its header, and with its body; who opens a connection and says nothing, too."""
     limits = HTTPLimits(header_seconds=0.05, body_seconds=0.05)
     async with served(Calls(), limits=limits) as transport:
@@ -267,7 +267,7 @@ async def test_c4_a_slow_sender_is_given_up() -> None:
                 assert await hung_up(reader)
 
 
-async def test_c4_no_more_is_done_at_a_time_than_allowed() -> None:
+async def test_c04_no_more_is_done_at_a_time_than_allowed() -> None:
     """For one principal, whose excess is nobody else's trouble, and for all; a place that was left is free again."""
     begun, go = asyncio.Queue[str](), asyncio.Event()
 
@@ -291,7 +291,7 @@ async def test_c4_no_more_is_done_at_a_time_than_allowed() -> None:
     assert [(reply.status, reply.headers["retry-after"]) for reply in refused] == [(429, "1")] * 2
 
 
-async def test_c4_connections_are_counted() -> None:
+async def test_c04_connections_are_counted() -> None:
     """One too many is closed at once."""
     async with served(Calls(), limits=HTTPLimits(max_connections=2)) as transport:
         url = str(transport.url)
@@ -300,7 +300,7 @@ async def test_c4_connections_are_counted() -> None:
         assert (await get(url, "/health")).status == 200
 
 
-async def test_c4_a_reply_that_nobody_reads_gives_its_place_back() -> None:
+async def test_c04_a_reply_that_nobody_reads_gives_its_place_back() -> None:
     """It is dropped, and others are answered."""
     limits = HTTPLimits(max_requests=1, write_seconds=0.5)
 
@@ -317,7 +317,7 @@ async def test_c4_a_reply_that_nobody_reads_gives_its_place_back() -> None:
                 pass
 
 
-async def test_c4_a_sender_that_stops_half_way_holds_up_no_stop() -> None:
+async def test_c04_a_sender_that_stops_half_way_holds_up_no_stop() -> None:
     """A body that never comes is not waited for when the server stops."""
     transport = HTTPTransport(free_url(), limits=HTTPLimits(body_seconds=1000, header_seconds=1000))
     transport.serve(Calls())
@@ -331,7 +331,7 @@ async def test_c4_a_sender_that_stops_half_way_holds_up_no_stop() -> None:
         assert await hung_up(second)
 
 
-async def test_c4_a_reader_that_reads_nothing_is_dropped() -> None:
+async def test_c04_a_reader_that_reads_nothing_is_dropped() -> None:
     """What it asked for is given up, and the server stops in spite of it."""
     left = asyncio.Event()
 

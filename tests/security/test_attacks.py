@@ -1105,7 +1105,7 @@ def _strings(number: int) -> Iterator[str]:
         yield "".join(generator.choice(alphabet) for _ in range(generator.randrange(40)))
 
 
-def test_c7_a_line_of_foreign_text_is_one_line() -> None:
+def test_c07_a_line_of_foreign_text_is_one_line() -> None:
     """10,000 random strings: whoever splits at any kind of line end gets one line, and the text can be told apart."""
     for text in _strings(10_000):
         shown = visible(text)
@@ -1114,7 +1114,7 @@ def test_c7_a_line_of_foreign_text_is_one_line() -> None:
         shown.encode("utf-8")
 
 
-def test_c7_events_survive_a_line_of_json() -> None:
+def test_c07_events_survive_a_line_of_json() -> None:
     """One event is one line of NDJSON, whatever it carries."""
     for text in _strings(1000):
         event = RunEvent(type="tick", run_id="r", task_id="t", agent_name="a", payload={"text": text})
@@ -1148,7 +1148,7 @@ TERMINAL = [
 
 
 @pytest.mark.parametrize("text", TERMINAL, ids=range(len(TERMINAL)))
-def test_c9_a_terminal_is_shown_escapes_and_not_controls(text: str) -> None:
+def test_c09_a_terminal_is_shown_escapes_and_not_controls(text: str) -> None:
     """What would move the cursor, set the title or reorder the line appears as an escape instead."""
     for shown in (visible(text), visible_lines(text), visible(text * 10_000)):
         assert not HIDDEN.search(shown)
@@ -1157,7 +1157,7 @@ def test_c9_a_terminal_is_shown_escapes_and_not_controls(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", TERMINAL, ids=range(len(TERMINAL)))
-async def test_c9_names_of_events_cannot_carry_controls(text: str) -> None:
+async def test_c09_names_of_events_cannot_carry_controls(text: str) -> None:
     """Event types, ids and summaries reach consoles first; none holds a raw control of a model's making."""
 
     def fails() -> None:

@@ -22,6 +22,7 @@ from protolink._record import command
 from protolink._runtime.fingerprint import differences, fingerprint_of
 from protolink._runtime.journal import Journal
 from protolink._runtime.principal import LOCAL, current_principal
+from protolink._text import visible
 from protolink.errors import (
     CheckpointMismatchError,
     ConfigurationError,
@@ -70,6 +71,10 @@ async def read_run(log: RecordLog, run_id: str, environment: Environment) -> Jou
 
 async def open_run(log: RecordLog, run_id: str, environment: Environment) -> Journal:
     """The list of a root, held by this process. Raises `UnknownRunError` and `RunBusyError`."""
+    if current_principal() != LOCAL:
+        # Before the lease is asked for: that a run is busy is nothing for whom it does not belong to.
+        info = await log.get(run_id)
+        _require_own(info.principal if info is not None else None, run_id)
     lease, rows = await log.acquire(run_id)
     journal = Journal(run_id, environment, log)
     journal.lease = lease
@@ -90,10 +95,14 @@ async def _restore(journal: Journal, rows: Sequence[Row]) -> None:
 
 
 def _require_principal(journal: Journal, run_id: str) -> None:
-    """Somebody else's run is answered as one that is not there."""
     root = journal.tree.runs.get(run_id)
-    if root is None or current_principal() not in (root.started.principal, LOCAL):
-        raise UnknownRunError(f"the store knows no root run {run_id!r}")
+    _require_own(None if root is None else root.started.principal, run_id)
+
+
+def _require_own(principal: str | None, run_id: str) -> None:
+    """Somebody else's run is answered as one that is not there, in the store's own words."""
+    if principal is None or current_principal() not in (principal, LOCAL):
+        raise UnknownRunError(f"there is no root {visible(run_id, limit=100)!r}")
 
 
 async def take_up(journal: Journal, configuration: Configuration, response: Response, *, accept_changes: bool) -> bool:

@@ -16,6 +16,7 @@ from protolink._runtime.threads import Workers
 from protolink._values import Reader
 from protolink.card import AgentCard
 from protolink.discovery.presence import answer_on
+from protolink.discovery.remote import is_of_one_process
 from protolink.errors import ConfigurationError
 from protolink.storage.port import Storage
 from protolink.transport.create import create_transport
@@ -99,14 +100,16 @@ class Registry:
     async def register(self, card: AgentCard) -> float | None:
         """Enter or replace the card of an address; gives the seconds within which a heartbeat is expected.
 
-        Raises `ValueError` for a card without an address, and `PeerUnavailableError` where the registry is
-        not running.
+        Raises `ValueError` for a card without an address or with one that is not the sender's to give, and
+        `PeerUnavailableError` where the registry is not running.
         """
         self._require_running()
         if not card.url:
             raise ValueError(f"agent {card.name!r} has no address, so nobody could reach it")
         if card.url not in self._entries and len(self._entries) >= _MAX_ENTRIES:
             raise ValueError(f"the registry is full: it keeps {_MAX_ENTRIES} entries")
+        if current_principal() != LOCAL and is_of_one_process(card.url):
+            raise ValueError("runtime:// names an agent of one process, and can be registered from there alone")
         if card.url in self._entries and self._own(card.url) is None:
             raise ValueError("that address is registered by somebody else")
         entry = _Entry(AgentCard.from_dict(card.to_dict()), self._environment.monotonic(), current_principal())

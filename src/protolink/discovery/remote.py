@@ -35,15 +35,24 @@ class RegistryClient:
         return (await self._ask("heartbeat", url=url)).boolean("known", False)
 
     async def discover(self, filter_by: Mapping[str, Any] | None = None) -> list[AgentCard]:
-        """The cards that match."""
+        """The cards that match. A registry elsewhere can name no agent of this process."""
         asked = await self._ask("discover", filter_by=None if filter_by is None else dict(filter_by))
-        return [AgentCard.from_dict(card) for card in asked.items("cards")]
+        cards = [AgentCard.from_dict(card) for card in asked.items("cards")]
+        if is_of_one_process(self.url):
+            return cards
+        # Somebody elsewhere would be naming an agent of this process, which takes whoever asks for its own.
+        return [card for card in cards if not is_of_one_process(card.url or "")]
 
     async def _ask(self, operation: str, **payload: Any) -> Reader:
         return Reader(await self._transport.call(self.url, operation, payload), "the registry's reply")
 
     def __repr__(self) -> str:
         return f"<RegistryClient of {self.url}>"
+
+
+def is_of_one_process(url: str) -> bool:
+    """Whether an address means something in one process only."""
+    return url.lower().startswith("runtime:")
 
 
 def create_directory(registry: object, url: str | None = None, **options: Any) -> Directory | None:
