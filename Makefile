@@ -9,7 +9,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 STEPS := format-check lint mypy pyright imports static docs
 
-.PHONY: help setup demo test check torture bench pending format clean $(STEPS)
+.PHONY: help setup locked demo test check torture bench pending format clean $(STEPS)
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -23,6 +23,12 @@ $(READY): pyproject.toml
 	@touch $@
 
 setup: $(READY) ## make .venv with everything that the other commands need
+
+locked: ## make .venv from exactly the packages in .ci/requirements.txt, each checked by its hash
+	@$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: --requirement .ci/requirements.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $(READY)
 
 demo: $(READY) ## one agent, workers as a live tree, and a run that outlives its process
 	@for example in quickstart live_tree durable_slices; do \
