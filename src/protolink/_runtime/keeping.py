@@ -6,6 +6,7 @@ when another of its session has just ended reads what that one has said.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 from collections.abc import Callable, Iterable
@@ -15,8 +16,8 @@ from protolink._core.records import ConversationLoaded, Inference
 from protolink._core.state import conversation_at_the_end
 from protolink._json import canonical, render
 from protolink._runtime.principal import LOCAL
-from protolink._runtime.scopes import Interrupted, Scope, TimedOut
-from protolink._runtime.threads import Workers
+from protolink._runtime.scopes import Interrupted, Scope, TimedOut, in_spite_of_cancellation
+from protolink._runtime.threads import ThreadCall, Workers
 from protolink._runtime.views import Views
 from protolink._text import describe_error, visible
 from protolink.errors import ConfigurationError
@@ -29,6 +30,9 @@ __all__ = ["Keeper", "keeper_of", "recording_in"]
 
 STORE_SECONDS: Final = 30.0
 """How long a store may take; a run whose store hangs ends without it."""
+
+GRACE_SECONDS: Final = 2.0
+"""How long a store may still take when whoever drives the run is canceled."""
 
 _logger: Final = logging.getLogger("protolink")
 
@@ -96,12 +100,27 @@ class Keeper:
     ) -> None:
         # A scope of its own: that the run was told to stop is no reason not to store how it ended.
         scope = Scope(driver.environment)
+        task = asyncio.ensure_future(_stored(driver, what, scope, workers.call(store, *arguments)))
         try:
-            await scope.call_in_thread(workers.call(store, *arguments), STORE_SECONDS)
-        except TimedOut:
-            _log(what, driver, StorageError(f"the store did not answer within {STORE_SECONDS:g} seconds"))
-        except Exception as error:  # the application's store
-            _log(what, driver, error)
+            await asyncio.shield(task)
+        except asyncio.CancelledError:  # whoever drives the run: the store gets a little time to finish
+            grace = driver.environment.call_later(GRACE_SECONDS, scope.interrupt)
+            try:
+                await in_spite_of_cancellation(task)
+            finally:
+                grace.cancel()
+            raise
+
+
+async def _stored(driver: Driver, what: str, scope: Scope, call: ThreadCall) -> None:
+    try:
+        await scope.call_in_thread(call, STORE_SECONDS)
+    except TimedOut:
+        _log(what, driver, StorageError(f"the store did not answer within {STORE_SECONDS:g} seconds"))
+    except Interrupted:
+        _log(what, driver, StorageError("the program was stopped before the store answered"))
+    except Exception as error:  # the application's store
+        _log(what, driver, error)
 
 
 def _session_of(driver: Driver, session_id: str) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Any, Final
+from typing import Final
 
 from protolink._environment import current_environment
+from protolink._runtime.scopes import in_spite_of_cancellation
 from protolink._text import describe_error, visible
 from protolink.transport.errors import TransportStartError
 
@@ -45,7 +46,7 @@ class Lifecycle:
             try:
                 await self._enter(stack)
             except BaseException:
-                await _in_spite_of_cancellation(_rolled_back(stack))
+                await in_spite_of_cancellation(_rolled_back(stack))
                 raise
             self._stack, self._loop = stack, asyncio.get_running_loop()
 
@@ -57,7 +58,7 @@ class Lifecycle:
         async with self._turn:
             stack, self._stack = self._stack, None
             if stack is not None:
-                await _in_spite_of_cancellation(stack.aclose())
+                await in_spite_of_cancellation(stack.aclose())
 
 
 async def _rolled_back(stack: AsyncExitStack) -> None:
@@ -65,25 +66,6 @@ async def _rolled_back(stack: AsyncExitStack) -> None:
         await stack.aclose()
     except Exception as error:  # whatever is stopped is somebody else's; why it was stopped is what counts
         _logger.error("stopping again after a failed start: %s", visible(describe_error(error)))
-
-
-async def _in_spite_of_cancellation(work: Coroutine[Any, Any, None]) -> None:
-    """Await work to its end. Whoever cancels the wait is obeyed afterwards."""
-    task = asyncio.ensure_future(work)
-    canceled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            if not task.cancelled():
-                canceled = error
-        except BaseException:  # the work's own, which is raised below
-            break
-    if canceled is not None:
-        if not task.cancelled():
-            task.exception()  # seen, so that it is not reported as forgotten
-        raise canceled
-    await task
 
 
 @contextlib.asynccontextmanager

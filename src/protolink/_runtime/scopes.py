@@ -16,7 +16,16 @@ from typing import Any, Final
 from protolink._environment import Environment, Timer
 from protolink._runtime.threads import ThreadCall
 
-__all__ = ["CANCEL_GRACE_SECONDS", "PASSING", "InnerCancellation", "Interrupted", "Scope", "TimedOut", "enter"]
+__all__ = [
+    "CANCEL_GRACE_SECONDS",
+    "PASSING",
+    "InnerCancellation",
+    "Interrupted",
+    "Scope",
+    "TimedOut",
+    "enter",
+    "in_spite_of_cancellation",
+]
 
 CANCEL_GRACE_SECONDS: Final = 0.5
 """How long code that was told to stop may take to clean up before the run goes on without it."""
@@ -185,3 +194,22 @@ def _discard(awaitable: Awaitable[Any]) -> None:
     close = getattr(awaitable, "close", None)
     if close is not None:
         close()
+
+
+async def in_spite_of_cancellation(work: Awaitable[None]) -> None:
+    """Await work to its end. Whoever cancels the wait is obeyed afterwards."""
+    task = asyncio.ensure_future(work)
+    canceled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if not task.cancelled():
+                canceled = error
+        except BaseException:  # the work's own, which is raised below
+            break
+    if canceled is not None:
+        if not task.cancelled():
+            task.exception()  # seen, so that it is not reported as forgotten
+        raise canceled
+    await task
