@@ -18,25 +18,34 @@ _DRAIN_SECONDS: Final = 0.5
 _DRAIN_FACTOR: Final = 8
 
 
-async def read_json(request: Request, limits: HTTPLimits) -> JSON:
-    """The body as JSON. Raises a `Problem` for one that is none, is too large, or takes too long to arrive."""
+async def read_json(request: Request, limits: HTTPLimits, *, may_be_absent: bool = False) -> JSON:
+    """The body as JSON, or None where there may be none and is none.
+
+    Raises a `Problem` for one that is no JSON, is too large, or takes too long to arrive.
+    """
+    if may_be_absent and "content-type" not in request.headers and not await _received(request, limits):
+        return None
     media, _, parameters = request.headers.get("content-type", "").partition(";")
     charset = parameters.strip().lower().replace('"', "")
     if media.strip().lower() != "application/json" or charset not in ("", "charset=utf-8"):
         raise Problem(415, "the body has to be application/json", close=True)
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Problem(415, "the body has to be sent as it is, without a content encoding", close=True)
-    try:
-        async with asyncio.timeout(limits.body_seconds):
-            body = await _read(request, limits.max_body_bytes)
-    except TimeoutError:
-        raise Problem(408, "the body took too long to arrive", close=True) from None
+    body = await _received(request, limits)
     try:
         return parse(body.decode(), max_bytes=limits.max_body_bytes, max_depth=limits.max_json_depth)
     except JSONError as error:
         raise Problem(400, f"the body is not the JSON that is expected: {error}") from None
     except UnicodeDecodeError:
         raise Problem(400, "the body is no UTF-8") from None
+
+
+async def _received(request: Request, limits: HTTPLimits) -> bytes:
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            return await _read(request, limits.max_body_bytes)
+    except TimeoutError:
+        raise Problem(408, "the body took too long to arrive", close=True) from None
 
 
 async def _read(request: Request, limit: int) -> bytes:

@@ -20,6 +20,7 @@ __all__ = [
     "SSE",
     "SSE_SIGN_OF_LIFE",
     "LineReader",
+    "ndjson_line",
     "ndjson_message",
     "read_frame",
     "sse_frame",
@@ -62,7 +63,12 @@ def ndjson_message(frame: Frame) -> bytes:
     """A frame as a line of JSON: an object with its kind as the only key."""
     if frame.kind not in FRAME_KINDS:
         raise ValueError(f"a stream has no messages of that name, only {', '.join(FRAME_KINDS)}")
-    return (_line({frame.kind: frame.data}) + "\n").encode()
+    return ndjson_line({frame.kind: frame.data})
+
+
+def ndjson_line(value: JSON) -> bytes:
+    """A value as a line of JSON."""
+    return (_line(value) + "\n").encode()
 
 
 def _line(value: JSON) -> str:

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from protolink._text import describe_error, visible
 from protolink._values import new_id
 from protolink.errors import ConfigurationError
+from protolink.transport.http.addresses import is_loopback
 from protolink.transport.http.auth import ANONYMOUS, Authenticator, is_principal
 from protolink.transport.http.limits import HTTPLimits
 from protolink.transport.http.listener import ABORT
@@ -42,6 +43,8 @@ class Guard:
         What `Origin` may say. A program sends none, and a web page always does.
     authenticator
         Says who asks; without one, everybody is `anonymous`.
+    only_loopback
+        Answer no other machine where nobody is asked who they are.
     public
         Paths that are answered whoever asks, and whatever is being done.
     """
@@ -53,6 +56,7 @@ class Guard:
         hosts: Collection[str],
         origins: Collection[str] = (),
         authenticator: Authenticator | None = None,
+        only_loopback: bool = False,
         public: Collection[str] = (),
         limits: HTTPLimits,
     ) -> None:
@@ -60,6 +64,7 @@ class Guard:
         self._hosts = frozenset(hosts)
         self._origins = frozenset(origins)
         self._authenticator = authenticator
+        self._only_loopback = only_loopback and authenticator is None
         self._public = frozenset(public)
         self._limits = limits
         self._busy: Counter[str] = Counter()
@@ -97,6 +102,8 @@ class Guard:
         ):
             raise Problem(431, "the header of the request is too large", close=True)
         headers = _once(raw)
+        if self._only_loopback and not _is_from_here(scope):
+            raise Problem(403, "this server answers this machine alone", close=True)
         if not self._is_our_name(headers.get("host", "")):
             raise Problem(403, "this server does not answer for that host", close=True)
         origin = headers.get("origin")
@@ -144,6 +151,15 @@ class Guard:
         identifier = new_id()
         _logger.error("answering a request failed (%s): %s", identifier, visible(describe_error(error)))
         return Problem(500, "something went wrong here", id=identifier, delivered=True)
+
+
+def _is_from_here(scope: Scope) -> bool:
+    """Whether a request comes from this machine, as far as the server knows where it comes from."""
+    client = scope.get("client")
+    try:
+        return client is None or is_loopback(client[0])
+    except ValueError:
+        return True  # no address of a network
 
 
 def _once(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Router
 from starlette.routing import Route as Endpoint
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from protolink._environment import Environment, current_environment, use_environment
 from protolink._json import JSON, dumps, require_json
@@ -35,6 +35,7 @@ from protolink.transport.http.guard import PRINCIPAL
 from protolink.transport.http.limits import HTTPLimits
 from protolink.transport.http.listener import ABORT
 from protolink.transport.http.problems import Problem, not_found, stopped
+from protolink.transport.http.replies import Document, disconnected, negotiated, patient
 from protolink.transport.http.routes import CURSOR, HEALTH, ROUTES, Route
 from protolink.transport.port import ActingAs, Frame, Handler, StreamHandler
 
@@ -45,7 +46,6 @@ _ENCODINGS: Final[dict[str, tuple[Callable[[Frame], bytes], bytes]]] = {
     SSE: (sse_frame, SSE_SIGN_OF_LIFE),
     NDJSON: (ndjson_message, NDJSON_SIGN_OF_LIFE),
 }
-_SECTION: Final = 64 * 1024
 _CURSOR_DIGITS: Final = 15
 _logger: Final = logging.getLogger("protolink")
 _T = TypeVar("_T")
@@ -104,10 +104,12 @@ class Answers:
                 if not isinstance(fields, dict):
                     raise Problem(422, "the body has to be an object")
                 payload = {**fields, **request.path_params}
-            encoding = _encoding_of(request) if route.streamed else None
-            if encoding is None and route.operation == "events":
-                encoding = SSE  # there is nothing but the stream
-            if encoding is None or self._service.stream is None:
+            encoding = _JSON
+            if route.operation == "events":
+                encoding = negotiated(request.headers.get("accept"), (SSE, NDJSON))
+            elif route.streamed:
+                encoding = negotiated(request.headers.get("accept"), (_JSON, NDJSON, SSE))
+            if encoding == _JSON or self._service.stream is None:
                 return await self._reply(request, route.operation, payload)
             return _Stream(self, encoding, route.operation, payload, request.scope[PRINCIPAL])
 
@@ -116,7 +118,7 @@ class Answers:
     async def _reply(self, request: Request, operation: str, payload: JSON) -> Response:
         answer = self._served(request.scope[PRINCIPAL], lambda: self._service.handler(operation, payload))
         text = await self.unless_gone(self.begin(answer), request.receive)
-        return _Sections(text, self._limits)
+        return Document(text, self._limits)
 
     async def _served(self, principal: str, answer: Callable[[], Awaitable[JSON]]) -> str:
         with use_environment(self._environment), self._service.acting_as(principal):
@@ -173,7 +175,7 @@ class Answers:
 
     async def unless_gone(self, work: asyncio.Task[_T], receive: Receive) -> _T:
         """The outcome of work that is given up when its sender has gone."""
-        gone = asyncio.create_task(_gone(receive))
+        gone = asyncio.create_task(disconnected(receive))
         try:
             await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -193,38 +195,6 @@ class Answers:
         return self._limits
 
 
-def _patient(scope: Scope, send: Send, limits: HTTPLimits) -> Send:
-    """Sends to a client for as long as it reads; one that does not is dropped."""
-    abort: Callable[[], None] = scope.get("state", {}).get(ABORT, lambda: None)
-
-    async def write(message: Message) -> None:
-        try:
-            async with asyncio.timeout(limits.write_seconds):
-                await send(message)
-        except TimeoutError:
-            _logger.warning("a connection was dropped, because nobody read the answer")
-            abort()
-            raise ClientDisconnect from None
-
-    return write
-
-
-class _Sections(Response):
-    """A document that is sent as it is read."""
-
-    def __init__(self, text: str, limits: HTTPLimits) -> None:
-        super().__init__(text, media_type=_JSON)
-        self._limits = limits
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        write = _patient(scope, send, self._limits)
-        await write({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        body = bytes(self.body)
-        for start in range(0, max(1, len(body)), _SECTION):
-            more = start + _SECTION < len(body)
-            await write({"type": "http.response.body", "body": body[start : start + _SECTION], "more_body": more})
-
-
 class _Stream(Response):
     """A response of frames, for as long as there are some and somebody reads them."""
 
@@ -238,7 +208,7 @@ class _Stream(Response):
         self._principal = principal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        write = _patient(scope, send, self._answers.limits)
+        write = patient(scope, send, self._answers.limits)
         begun = False
 
         async def send_frame(data: bytes) -> None:
@@ -260,11 +230,6 @@ class _Stream(Response):
         await write({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 async def _health(request: Request) -> Response:
     return Response(b'{"status":"ok"}', media_type=_JSON)
 
@@ -279,20 +244,6 @@ def _cursor_of(request: Request) -> dict[str, JSON]:
     if not (seen.isascii() and seen.isdecimal() and len(seen) <= _CURSOR_DIGITS):
         raise Problem(400, f"{CURSOR} is the number of an event")
     return {"after": int(seen)}
-
-
-def _encoding_of(request: Request) -> str | None:
-    """The first encoding of `Accept` that is spoken here: one of a stream, or None for a single document."""
-    accepted = request.headers.get("accept", _JSON)
-    for entry in accepted.split(","):
-        media, *parameters = (part.strip().lower() for part in entry.split(";"))
-        if any(parameter.replace(" ", "") in ("q=0", "q=0.0") for parameter in parameters):
-            continue
-        if media in _ENCODINGS:
-            return media
-        if media in (_JSON, "application/*", "*/*", ""):
-            return None
-    raise Problem(406, f"answers are {_JSON}, {NDJSON} or {SSE}")
 
 
 def problem_of(error: Exception) -> Problem:
