@@ -560,12 +560,36 @@ class Agent:
         `UncertainExecutionError` until every unknown effect is reconciled, and `DurableExecutionError` for an
         answer that does not fit.
         """
-        handle = await self._resume(run_id, Response(request_id, approved, answer, fingerprint), accept_changes)
-        if isinstance(handle, Task):
-            return handle
-        result = await self._await_owned(handle)
-        await handle.raise_for_uncertain()
+        resumed = await self.resume_run(
+            run_id,
+            request_id=request_id,
+            approved=approved,
+            answer=answer,
+            fingerprint=fingerprint,
+            accept_changes=accept_changes,
+        )
+        if isinstance(resumed, Task):
+            return resumed
+        result = await self._await_owned(resumed)
+        await resumed.raise_for_uncertain()
         return result.task
+
+    async def resume_run(
+        self,
+        run_id: str,
+        *,
+        request_id: str | None = None,
+        approved: bool | None = None,
+        answer: Any = UNSET,
+        fingerprint: str | None = None,
+        accept_changes: bool = False,
+    ) -> RunHandle | Task:
+        """Take a stored root run up again and give the handle of the new attempt, which goes on by itself.
+
+        Where the run stays as it is, because it has ended or waits for an answer, its stored task is given.
+        Raises as `resume_task` does.
+        """
+        return await self._resume(run_id, Response(request_id, approved, answer, fingerprint), accept_changes)
 
     async def resume(self, run_id: str, **response: Any) -> Any:
         """`resume_task`, giving the output; raises as `invoke` does, `RunInterrupted` where the run paused again."""

@@ -70,13 +70,18 @@ class AgentGroup:
         self.client = client
         self._own_registry = own_registry
         self._startup_timeout = startup_timeout
-        self._runs: dict[asyncio.Task[None], RunHandle] = {}
+        self._runs: dict[RunHandle, None] = {}
         self._lifecycle = Lifecycle(self._enter)
 
     @property
     def agents(self) -> Mapping[str, Agent]:
         """Every agent that the group can run work on, by name."""
         return MappingProxyType(self._members)
+
+    @property
+    def running(self) -> bool:
+        """Whether the group was started and not closed."""
+        return self._lifecycle.running
 
     async def start(self) -> Self:
         """Start everything and give the group. Raises `TransportStartError`; starting again changes nothing."""
@@ -100,13 +105,33 @@ class AgentGroup:
 
         Raises `RuntimeError` where the group is not running, and `ConfigurationError` for no member of it.
         """
-        if not self._lifecycle.running:
-            raise RuntimeError("the group is not running; enter it with `async with` or await start()")
-        handle = self._member(agent).start_run(task, **options)
-        watcher = asyncio.create_task(_ended(handle), name=f"protolink group waits for run {handle.run_id}")
-        self._runs[watcher] = handle
-        watcher.add_done_callback(self._runs.pop)
+        return self._watched(self._running_member(agent).start_run(task, **options))
+
+    async def resume_run(self, agent: Agent | str, run_id: str, **response: Any) -> RunHandle | Task:
+        """`Agent.resume_run` of a member. The group awaits the end of the attempt.
+
+        Raises as `run` and `Agent.resume_run` do.
+        """
+        resumed = await self._running_member(agent).resume_run(run_id, **response)
+        if isinstance(resumed, Task):
+            return resumed
+        if not self.running:
+            await resumed.cancel("the group is closing")
+            raise RuntimeError("the group was closed while the run was taken up")
+        return self._watched(resumed)
+
+    def _watched(self, handle: RunHandle) -> RunHandle:
+        self._runs[handle] = None
+        handle.add_done_callback(self._forget)
         return handle
+
+    def _forget(self, handle: RunHandle) -> None:
+        self._runs.pop(handle, None)
+
+    def _running_member(self, agent: Agent | str) -> Agent:
+        if not self.running:
+            raise RuntimeError("the group is not running; enter it with `async with` or await start()")
+        return self._member(agent)
 
     def _member(self, agent: Agent | str) -> Agent:
         name = agent if isinstance(agent, str) else agent.name
@@ -135,18 +160,9 @@ class AgentGroup:
             await stack.enter_async_context(registered(self.registry, agent.public_card()))
 
     async def _drain(self) -> None:
-        runs = tuple(self._runs.items())
-        await asyncio.gather(*(handle.cancel("the group is closing") for _, handle in runs), return_exceptions=True)
-        await asyncio.gather(*(watcher for watcher, _ in runs))
+        runs = tuple(self._runs)
+        await asyncio.gather(*(handle.cancel("the group is closing") for handle in runs), return_exceptions=True)
 
     def __repr__(self) -> str:
-        state = f"running, {len(self._runs)} runs" if self._lifecycle.running else "not running"
+        state = f"running, {len(self._runs)} runs" if self.running else "not running"
         return f"<AgentGroup of {len(self._members)} agents, {state}>"
-
-
-async def _ended(handle: RunHandle) -> None:
-    """Await the end of a run; how it ended is the concern of whoever asked for it."""
-    try:
-        await handle.result()
-    except RuntimeError:  # the run was left unfinished, as by a durable run that can be taken up again
-        return

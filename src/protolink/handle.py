@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +124,11 @@ class RunHandle:
         return self._driver.run_id
 
     @property
+    def views(self) -> Views:
+        """What the task, the report and the events are read off; for other parts of this library."""
+        return self._views
+
+    @property
     def task(self) -> Task:
         """The task as it stands now: a snapshot."""
         return self._views.task
@@ -179,6 +184,22 @@ class RunHandle:
         status = "failed" if finished is None else finished.status
         output = run.outputs[-1] if status == "completed" and run.outputs else None
         return RunResult(status, output, error, self._views)
+
+    async def stored(self) -> None:
+        """Await that the run is where it will be found again: stored, where its agent stores runs.
+
+        Raises `DurableExecutionError` where it cannot be stored; then nothing has begun.
+        """
+        reading = self._views.reading()
+        while self._views.last_place == 0 and not reading.at_end:
+            await reading.more()
+        failure = self._driver.journal.failure
+        if failure is not None and self._views.last_place == 0:
+            raise failure
+
+    def add_done_callback(self, callback: Callable[[RunHandle], object]) -> None:
+        """Have `callback` called with this handle, soon, once the attempt is over."""
+        self._driver.when_over(lambda: callback(self))
 
     async def cancel(self, reason: str = "canceled by the application") -> None:
         """Ask the run to end and await that it has.

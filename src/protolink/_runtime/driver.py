@@ -403,6 +403,16 @@ class Driver:
             self._waiting.append(waiter)
             await waiter
 
+    def when_over(self, callback: Callable[[], object]) -> None:
+        """Have something called, soon, once the attempt is over."""
+        loop = asyncio.get_running_loop()
+        if self._ended:
+            loop.call_soon(callback)
+            return
+        waiter = loop.create_future()
+        waiter.add_done_callback(lambda _: callback())
+        self._waiting.append(waiter)
+
     def _finish(self) -> None:
         """Tell everybody that the attempt is over."""
         self._ended = True

@@ -43,7 +43,7 @@ from protolink._text import describe_error
 from protolink.durable.port import Lease, RecordLog, Row, RunInfo, RunStatus
 from protolink.errors import DurableExecutionError, LostRunError, RunExistsError, StoreDamagedError, StoreError
 
-__all__ = ["Journal"]
+__all__ = ["Cursor", "Journal"]
 
 FRAGMENTS_BEHIND = 256
 """A reader that is further behind gets the waiting fragments of a reply joined into one."""
@@ -122,7 +122,7 @@ class Journal:
         self._untold: list[Entry | Fragment] = []
         self._flush: asyncio.Task[None] | None = None
         self._flush_due: asyncio.Handle | None = None
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: dict[asyncio.Future[None], None] = {}
 
     @property
     def durable(self) -> bool:
@@ -150,11 +150,11 @@ class Journal:
             self.lease = await self._reserved(self._log)
         except DurableExecutionError as error:
             self.broken = error
-            self._wake()
+            self.wake()
             raise
         except Exception as error:  # a store's, or a name that no store can hold
             self.broken = StoreError(f"run {self.tree.root_id!r} was not created: {describe_error(error)}")
-            self._wake()
+            self.wake()
             raise self.broken from error
         self._flush_soon()
 
@@ -258,7 +258,7 @@ class Journal:
                     self.closed = True
         finally:
             if self._waiters:
-                self._wake()
+                self.wake()
 
     def _entry(self, run_id: str, record: Record) -> Entry:
         tree = self.tree
@@ -297,7 +297,7 @@ class Journal:
             if isinstance(item, Entry) and item.run_id == self.tree.root_id and type(item.record) in _LAST:
                 self.closed = True
         del untold[:count]
-        self._wake()
+        self.wake()
 
     def _flush_soon(self) -> None:
         """Store what waits, unless something that cannot wait takes it along within two rounds of the event loop.
@@ -354,12 +354,12 @@ class Journal:
                 )
             except DurableExecutionError as error:
                 self.broken = error
-                self._wake()
+                self.wake()
                 raise
             except Exception as error:  # a store's, which should have said so in the family's words
                 why = describe_error(error)
                 self.broken = StoreError(f"{len(batch)} records of run {self.tree.root_id!r} were not stored: {why}")
-                self._wake()
+                self.wake()
                 raise self.broken from error
             self._status = status
             self._stored = batch[-1].number
@@ -419,11 +419,12 @@ class Journal:
             self._untold.append(fragment)
         else:
             self.entries.append(fragment)
-            self._wake()
+            self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let those who wait look at the list."""
         if self._waiters:
-            waiters, self._waiters = self._waiters, []
+            waiters, self._waiters = self._waiters, {}
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
@@ -431,7 +432,7 @@ class Journal:
     def close(self) -> None:
         """Let readers leave: no attempt is at work any more."""
         self.closed = True
-        self._wake()
+        self.wake()
 
     def stored_records(self) -> Iterator[Entry]:
         """The records so far, in their order."""
@@ -451,24 +452,67 @@ class Journal:
                 return action
         return None
 
+    @property
+    def last_place(self) -> int:
+        """The place of the last item that readers can see, or 0."""
+        return self.entries[-1].sequence if self.entries else 0
+
+    def more(self) -> asyncio.Future[None]:
+        """What is done once there is more to read, or nothing more will come. Canceled, it is forgotten."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = None
+        waiter.add_done_callback(self._forget)
+        return waiter
+
+    def _forget(self, waiter: asyncio.Future[None]) -> None:
+        self._waiters.pop(waiter, None)
+
     async def follow(self, after: int = 0) -> AsyncIterator[Entry | Fragment]:
         """Everything behind the place `after`, then whatever comes, until the root's attempt has ended."""
-        entries = self.entries
-        index = bisect_right(entries, after, key=_place)
+        cursor = Cursor(self, after)
         while True:
-            while index < len(entries):
-                item = entries[index]
-                index += 1
-                if isinstance(item, Fragment) and len(entries) - index > FRAGMENTS_BEHIND:
-                    item, index = _joined(entries, item, index)
+            for item in cursor.ready():
                 yield item
-            if self.closed:
+            if cursor.at_end:
                 return
-            if self.broken is not None:
-                raise self.broken
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
+            await self.more()
+
+
+class Cursor:
+    """A place in a list, and what can be read from there on without waiting."""
+
+    __slots__ = ("_index", "_journal")
+
+    def __init__(self, journal: Journal, after: int) -> None:
+        self._journal = journal
+        self._index = bisect_right(journal.entries, after, key=_place)
+
+    def passed(self) -> Sequence[Entry | Fragment]:
+        """What stands before the place."""
+        return self._journal.entries[: self._index]
+
+    @property
+    def at_end(self) -> bool:
+        """Whether everything was read and nothing more will come.
+
+        Raises `DurableExecutionError` where nothing more comes because the store failed.
+        """
+        journal = self._journal
+        if self._index < len(journal.entries):
+            return False
+        if not journal.closed and journal.broken is not None:
+            raise journal.broken
+        return journal.closed
+
+    def ready(self) -> Iterator[Entry | Fragment]:
+        """What is there by now."""
+        entries = self._journal.entries
+        while self._index < len(entries):
+            item = entries[self._index]
+            self._index += 1
+            if isinstance(item, Fragment) and len(entries) - self._index > FRAGMENTS_BEHIND:
+                item, self._index = _joined(entries, item, self._index)
+            yield item
 
 
 _LAST = frozenset({RunFinished, RunPaused, AttemptEnded})

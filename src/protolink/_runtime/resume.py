@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from protolink.durable.port import RecordLog, Row
     from protolink.task import Task
 
-__all__ = ["UNSET", "Response", "open_run", "read_run", "reconcile_run", "take_up"]
+__all__ = ["UNSET", "Response", "open_run", "read_run", "reconcile_run", "restore", "take_up"]
 
 _ROWS_AT_ONCE: Final = 50
 """About a millisecond of folding."""
@@ -63,7 +63,7 @@ class Response:
 async def read_run(log: RecordLog, run_id: str, environment: Environment) -> Journal:
     """The stored list of a root, folded; nothing is taken and nothing changes. Raises `UnknownRunError`."""
     journal = Journal(run_id, environment)
-    await _restore(journal, await log.read(run_id))
+    await restore(journal, await log.read(run_id))
     _require_principal(journal, run_id)
     journal.close()
     return journal
@@ -79,7 +79,7 @@ async def open_run(log: RecordLog, run_id: str, environment: Environment) -> Jou
     journal = Journal(run_id, environment, log)
     journal.lease = lease
     try:
-        await _restore(journal, rows)
+        await restore(journal, rows)
         _require_principal(journal, run_id)
     except BaseException:
         await log.release(lease)
@@ -87,7 +87,7 @@ async def open_run(log: RecordLog, run_id: str, environment: Environment) -> Jou
     return journal
 
 
-async def _restore(journal: Journal, rows: Sequence[Row]) -> None:
+async def restore(journal: Journal, rows: Sequence[Row]) -> None:
     """Fold a list of any length, and let the event loop do something else now and then."""
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         journal.restore(rows[start : start + _ROWS_AT_ONCE])

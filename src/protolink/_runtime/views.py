@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from protolink._core.views.project import project
 from protolink._core.views.snapshot import task_snapshot
-from protolink._runtime.journal import Journal
+from protolink._runtime.journal import Cursor, Journal
+from protolink._runtime.standing import Standing, standing_of
 from protolink.context import RunContext
+from protolink.errors import DurableExecutionError
 from protolink.events import RunEvent
 from protolink.evidence import EvidenceFold, ToolEvidence
 from protolink.report import RunReport
@@ -18,7 +21,7 @@ from protolink.task import Task
 if TYPE_CHECKING:
     from protolink.redaction import RedactionPolicy, StreamRedactor
 
-__all__ = ["Views"]
+__all__ = ["Reading", "Views"]
 
 
 class Views:
@@ -34,17 +37,22 @@ class Views:
 
     async def events(self, after: int = 0) -> AsyncIterator[RunEvent]:
         """The events behind `after`, then live ones, until the run ends."""
-        if self.policy is None:
-            journal, run_id = self._journal, self.run_id
-            async for item in journal.follow(after):
-                event = project(item, journal.identities, run_id)
-                if event is not None:
-                    yield event
-            return
-        redacted = _Redaction(self.policy)
-        async for item in self._journal.follow(after):
-            for event in redacted.events(project(item, self._journal.identities, self.run_id)):
+        reading = self.reading(after)
+        while True:
+            for event in reading.ready():
                 yield event
+            if reading.at_end:
+                return
+            await reading.more()
+
+    def reading(self, after: int = 0) -> Reading:
+        """The events behind `after` for a reader that waits in its own way."""
+        return Reading(self._journal, self.run_id, self.policy, after)
+
+    @property
+    def last_place(self) -> int:
+        """The place of the last event so far, or 0."""
+        return self._journal.last_place
 
     async def fragments(self) -> AsyncIterator[str]:
         """The text of every fragment of the tree, from the beginning."""
@@ -93,9 +101,62 @@ class Views:
         return report
 
     @property
+    def standing(self) -> Standing:
+        """How the root stands."""
+        return standing_of(self._journal.tree, self.policy)
+
+    def has_answered(self, request_id: str) -> bool:
+        """Whether an approval or a question of that id was answered, in the root or below it."""
+        runs = self._journal.tree.runs.values()
+        return any(request_id in run.answers or request_id in run.replies for run in runs)
+
+    @property
+    def failure(self) -> DurableExecutionError | None:
+        """Why what was done is not stored; None where everything is."""
+        return self._journal.failure
+
+    @property
     def context(self) -> RunContext:
         """The run's context."""
         return RunContext.from_dict(self._journal.tree.runs[self.run_id].started.context)
+
+
+class Reading:
+    """The events behind a place: those that are there, and whether more will come."""
+
+    __slots__ = ("_after", "_cursor", "_journal", "_redaction", "_run_id")
+
+    def __init__(self, journal: Journal, run_id: str, policy: RedactionPolicy | None, after: int) -> None:
+        self._journal = journal
+        self._run_id = run_id
+        self._after = after
+        self._cursor = Cursor(journal, after)
+        self._redaction = None if policy is None else _Redaction(policy)
+        if self._redaction is not None:
+            # A secret may have begun before the place and go on behind it.
+            for item in self._cursor.passed():
+                for _ in self._redaction.events(project(item, journal.identities, run_id)):
+                    pass
+
+    def ready(self) -> Iterator[RunEvent]:
+        """The events that are there by now."""
+        journal, redaction = self._journal, self._redaction
+        for item in self._cursor.ready():
+            event = project(item, journal.identities, self._run_id)
+            if redaction is None:
+                if event is not None:
+                    yield event
+            else:
+                yield from (shown for shown in redaction.events(event) if shown.sequence > self._after)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether everything was read and nothing more will come. Raises `DurableExecutionError`, as a run does."""
+        return self._cursor.at_end
+
+    def more(self) -> asyncio.Future[None]:
+        """What is done once there is more to read, or nothing more will come."""
+        return self._journal.more()
 
 
 class _Redaction:
