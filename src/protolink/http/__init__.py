@@ -1,0 +1,23 @@
+"""A team of agents as an ASGI application. Needs the extra `http`."""
+
+from protolink.errors import ConfigurationError
+from protolink.transport.http.auth import APIKeyAuthenticator, Authenticator, JWTAuthenticator
+
+try:
+    from protolink.http.application import Application, create_app
+    from protolink.http.limits import ApplicationLimits
+    from protolink.http.sessions import session_of
+except ModuleNotFoundError as error:
+    if error.name is None or error.name.partition(".")[0] not in ("h11", "httpx2", "starlette", "uvicorn"):
+        raise
+    raise ConfigurationError(f"HTTP needs {error.name}, which is not there: pip install 'protolink[http]'") from error
+
+__all__ = [
+    "APIKeyAuthenticator",
+    "Application",
+    "ApplicationLimits",
+    "Authenticator",
+    "JWTAuthenticator",
+    "create_app",
+    "session_of",
+]
