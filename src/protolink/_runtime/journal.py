@@ -19,6 +19,7 @@ from typing import Any, cast, get_args
 from protolink._core.codec import CodecError, decode, encode
 from protolink._core.entries import Entry, Fragment, is_public
 from protolink._core.handoffs import complete, shorten, shorten_all
+from protolink._core.parse import MAX_REPLY_CHARS
 from protolink._core.records import (
     ActionCompleted,
     ActionJudged,
@@ -90,6 +91,7 @@ class Journal:
         "_lock",
         "_log",
         "_number",
+        "_reach",
         "_sequence",
         "_status",
         "_stored",
@@ -119,6 +121,7 @@ class Journal:
         self._stored = 0
         self._status: RunStatus = "running"
         self._sequence = 0
+        self._reach = 0
         self._untold: list[Entry | Fragment] = []
         self._flush: asyncio.Task[None] | None = None
         self._flush_due: asyncio.Handle | None = None
@@ -397,6 +400,11 @@ class Journal:
                 ) from error
             self.entries.append(entry)
         self._stored = self._number
+        self._reach = self._sequence = self._sequence + MAX_REPLY_CHARS * self._replies_under_way()
+
+    def _replies_under_way(self) -> int:
+        """How many replies had begun and are not in the list. Fragments of them, which are not stored, had places."""
+        return sum(run.asked is not None and not run.at_rest for run in self.tree.runs.values())
 
     def _restored(self, row: Row) -> Entry:
         plain = reread(row.body, max_depth=MAX_STORED_DEPTH)
@@ -456,6 +464,11 @@ class Journal:
     def last_place(self) -> int:
         """The place of the last item that readers can see, or 0."""
         return self.entries[-1].sequence if self.entries else 0
+
+    @property
+    def reach(self) -> int:
+        """The last place that a reader can have seen, in a process that has died too."""
+        return max(self.last_place, self._reach)
 
     def more(self) -> asyncio.Future[None]:
         """What is done once there is more to read, or nothing more will come. Canceled, it is forgotten."""

@@ -101,6 +101,11 @@ class Views:
         return report
 
     @property
+    def reach(self) -> int:
+        """The last place that a reader can have seen; of a fragment, say, whose process died during a reply."""
+        return self._journal.reach
+
+    @property
     def standing(self) -> Standing:
         """How the root stands."""
         return standing_of(self._journal.tree, self.policy)
@@ -153,6 +158,11 @@ class Reading:
     def at_end(self) -> bool:
         """Whether everything was read and nothing more will come. Raises `DurableExecutionError`, as a run does."""
         return self._cursor.at_end
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything that will come is there."""
+        return self._journal.closed
 
     def more(self) -> asyncio.Future[None]:
         """What is done once there is more to read, or nothing more will come."""
