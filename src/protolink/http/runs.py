@@ -75,7 +75,7 @@ class Run:
     def has_nothing_behind(self, after: int) -> bool:
         """Whether an attempt is over whose events up to `after` are all."""
         at_work = self.views.standing.is_at_work and (self.handle is not None or self.tail is not None)
-        return after == self.views.last_place and not at_work
+        return after >= self.views.last_place and not at_work
 
     @property
     def evidence(self) -> list[dict[str, Any]]:

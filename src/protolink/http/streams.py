@@ -29,6 +29,9 @@ from protolink.transport.port import Frame
 
 __all__ = ["EventStream"]
 
+GATHERING_SECONDS: Final = 0.01
+"""How far apart the writes of a stream are, but for the first and the last."""
+
 
 def _sse(event: RunEvent) -> bytes:
     return sse_frame(Frame("event", event.to_dict(), event.sequence))
@@ -71,6 +74,9 @@ class EventStream:
         self._tail = tail
         self._abandoned = abandoned
         self._gone = False
+        self._has_rest = False
+        self._sent_at = 0.0
+        self._failure: DurableExecutionError | None = None
         self._waiting: asyncio.Future[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,13 +88,7 @@ class EventStream:
             helpers.append(asyncio.create_task(self._tail.follow()))
         try:
             await write({"type": "http.response.start", "status": 200, "headers": raw})
-
-            async def write_bytes(data: bytes, more: bool = True) -> None:
-                await write({"type": "http.response.body", "body": data, "more_body": more})
-
-            await self._pump(write_bytes)
-            if not self._gone:
-                await write_bytes(b"", more=False)
+            await self._pump(write)
         except ClientDisconnect:
             self._gone = True
             raise
@@ -104,27 +104,31 @@ class EventStream:
             self._gone = True
             _rouse(self._waiting)
 
-    async def _pump(self, write: Callable[[bytes], Awaitable[None]]) -> None:
-        try:
-            while not self._gone:
-                data = self._ready()
-                if data:
-                    for start in range(0, len(data), SECTION_BYTES):
-                        await write(data[start : start + SECTION_BYTES])
-                elif self._reading.at_end:
-                    break
-                elif not await self._more():
-                    await write(self._sign)
-            failure = self._views.failure
-        except DurableExecutionError as error:
-            failure = error
-        if failure is not None and not self._gone:
-            await write(self._encode_frame(Frame("error", left_unfinished(failure).document)))
+    async def _pump(self, write: Send) -> None:
+        while not self._gone:
+            data = self._ready()
+            over = self._is_over()
+            if over and self._failure is not None:
+                data += self._encode_frame(Frame("error", left_unfinished(self._failure).document))
+            if data or over:
+                await self._write(write, data, over)
+            elif not await self._more():
+                await self._write(write, self._sign, False)
+            if over:
+                return
+
+    async def _write(self, write: Send, data: bytes, over: bool) -> None:
+        for start in range(0, max(1, len(data)), SECTION_BYTES):
+            section = data[start : start + SECTION_BYTES]
+            more = not over or start + SECTION_BYTES < len(data)
+            await write({"type": "http.response.body", "body": section, "more_body": more})
+        self._sent_at = asyncio.get_running_loop().time()
 
     def _ready(self) -> bytes:
         """What can be sent at once, about a section of it."""
         messages: list[bytes] = []
         size = 0
+        self._has_rest = True
         for _ in range(2):  # what was left the last time, then what has come since
             for event in self._events:
                 message = self._encode(event)
@@ -133,24 +137,53 @@ class EventStream:
                 if size >= SECTION_BYTES:
                     return b"".join(messages)
             self._events = self._reading.ready()
+        self._has_rest = False
         return b"".join(messages)
 
+    def _is_over(self) -> bool:
+        """Whether everything was read and nothing more comes."""
+        if self._has_rest:
+            return False
+        try:
+            over = self._reading.at_end
+        except DurableExecutionError as error:
+            self._failure = error
+            return True
+        if over:
+            self._failure = self._views.failure
+        return over
+
     async def _more(self) -> bool:
-        """Wait for more, the end, or the client's leaving; False where there was nothing for a while."""
+        """Wait for more, the end, or the client's leaving; False where there was nothing for a while.
+
+        What follows closely upon something that was sent waits a moment for company: a message of its own for
+        every fragment of a fast model would cost more than the model's run.
+        """
+        if await self._time_is_up(self._limits.keep_alive_seconds):
+            return False
+        loop = asyncio.get_running_loop()
+        while not (self._gone or self._reading.is_complete):
+            left = self._sent_at + GATHERING_SECONDS - loop.time()
+            if left <= 0 or await self._time_is_up(left):
+                break
+        return True
+
+    async def _time_is_up(self, seconds: float) -> bool:
+        """Wait until something happens; True where nothing has."""
         self._waiting = waiting = self._reading.more()
-        silent = False
+        is_up = False
 
         def over() -> None:
-            nonlocal silent
-            silent = True
+            nonlocal is_up
+            is_up = True
             _rouse(waiting)
 
-        timer = asyncio.get_running_loop().call_later(self._limits.keep_alive_seconds, over)
+        timer = asyncio.get_running_loop().call_later(seconds, over)
         try:
             await waiting
         finally:
             timer.cancel()
-        return not silent
+        return is_up
 
 
 def _rouse(waiting: asyncio.Future[None] | None) -> None:
