@@ -183,7 +183,7 @@ async def test_the_same_key_starts_one_run() -> None:
     assert {reply.status for reply in [*replies, again, other]} == {202}
     assert {reply.json["run_id"] for reply in [*replies, again]} == {again.json["run_id"]}
     assert other.json["run_id"] != again.json["run_id"]
-    assert (different.status, different.headers["content-type"]) == (422, "application/problem+json")
+    assert (different.status, different.headers["content-type"]) == (409, "application/problem+json")
     assert gate.calls <= 2
 
 

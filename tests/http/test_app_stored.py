@@ -199,7 +199,7 @@ async def test_a_key_is_known_to_every_process(store: Path) -> None:
         )
 
     assert [reply.json for reply in again] == [{"run_id": first.json["run_id"], "status": "completed"}] * 2
-    assert different.status == 422
+    assert different.status == 409
     assert {reply.status for reply in both} == {202}
     assert len({reply.json["run_id"] for reply in both}) == 1
 

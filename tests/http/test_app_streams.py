@@ -115,7 +115,7 @@ async def test_a_reader_at_the_end_is_told_not_to_come_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cursor", "status"), [("1000", 422), ("-1", 400), ("one", 400), ("9" * 30, 400), ("1.5", 400)]
+    ("cursor", "status"), [("1000", 409), ("-1", 400), ("one", 400), ("9" * 30, 400), ("1.5", 400)]
 )
 async def test_a_cursor_that_leads_nowhere_is_refused(cursor: str, status: int) -> None:
     """Beyond the end, before the beginning, or no number: whoever sends it is told."""

@@ -209,7 +209,7 @@ class Application:
         after = cursor(request)
         run = await self._runs.find(run_id)
         if after > run.views.reach:
-            raise Problem(422, "there is no event of that number yet; begin at the start, or where you have been")
+            raise Problem(409, "there is no event of that number yet; begin at the start, or where you have been")
         if run.has_nothing_behind(after):
             # What tells a browser not to connect again.
             return Response(status_code=204)

@@ -56,4 +56,4 @@ class IdempotencyKeys:
 
 def other_request() -> Problem:
     """The answer to a key that was used for another request."""
-    return Problem(422, "this Idempotency-Key was used for another request")
+    return Problem(409, "this Idempotency-Key was used for another request")

@@ -60,7 +60,7 @@ def _start() -> Described:
             },
         ],
         "requestBody": _body("NewRun"),
-        "responses": _begun("The run has started", "200"),
+        "responses": _begun("The run has started", "The Idempotency-Key was used for another request"),
     }
 
 
@@ -94,7 +94,9 @@ def _events() -> Described:
             },
             {"name": "after", "in": "query", "description": "The same, without the header.", "schema": number},
         ],
-        "responses": _responses({"200": _stream(), "422": _problem("There is no event of that number yet")}),
+        "responses": _responses(
+            {"200": _stream(), "204": _NOTHING_MORE, "409": _problem("There is no event of that number yet")}
+        ),
     }
 
 
@@ -114,7 +116,7 @@ def _resume() -> Described:
             "required": False,
             "content": {_JSON: {"schema": {"type": "object", "additionalProperties": False}}},
         },
-        "responses": _begun("The run goes on", "409"),
+        "responses": _begun("The run goes on", "The run cannot be taken up so"),
     }
 
 
@@ -123,7 +125,7 @@ def _decide() -> Described:
         "operationId": "decide",
         "summary": "Answer an approval or a question that a stored run waits for, and let it go on",
         "requestBody": _body("Decision"),
-        "responses": _begun("The answer is recorded", "409"),
+        "responses": _begun("The answer is recorded", "The run waits for no such answer"),
     }
 
 
@@ -141,11 +143,10 @@ def _answer(words: str, schema: str) -> Described:
 
 
 def _stream() -> Described:
-    text = {"schema": {"type": "string"}}
     return {
         "description": "Events as they come: server-sent events named `event` with their numbers as ids, or a line of "
         "JSON each; `error` where the store fails meanwhile",
-        "content": {SSE: text, NDJSON: text},
+        "content": {SSE: {"schema": _MESSAGE}, NDJSON: {"schema": {"type": "string"}}},
     }
 
 
@@ -154,14 +155,14 @@ def _begun(words: str, conflict: str) -> Described:
         "X-Run-ID": {"description": "The run", "schema": {"type": "string"}},
         "Location": {"description": "Its path", "schema": {"type": "string"}},
     }
-    found: Described = {
-        "200": {**_stream(), "headers": headers},
-        "202": {**_answer(words, "Accepted"), "headers": headers},
-        "422": _problem("The body does not fit"),
-    }
-    if conflict == "409":
-        found["409"] = _problem("The run cannot be taken up so")
-    return _responses(found)
+    return _responses(
+        {
+            "200": {**_stream(), "headers": headers},
+            "202": {**_answer(words, "Accepted"), "headers": headers},
+            "409": _problem(conflict),
+            "422": _problem("The body does not fit"),
+        }
+    )
 
 
 def _problem(words: str) -> Described:
@@ -177,6 +178,18 @@ _RUN_ID: Final[Described] = {
     "in": "path",
     "required": True,
     "schema": {"type": "string", "pattern": "^[!-~]{1,200}$"},
+}
+
+_NOTHING_MORE: Final[Described] = {"description": "All events were seen, and no attempt is at work"}
+
+_MESSAGE: Final[Described] = {
+    "type": "object",
+    "required": ["event", "data"],
+    "properties": {
+        "event": {"type": "string", "enum": ["event", "error"]},
+        "id": {"type": "string", "pattern": "^[0-9]+$"},
+        "data": {"type": "string", "description": "A RunEvent, or a problem, as JSON"},
+    },
 }
 
 _SECURITY: Final[Described] = {
