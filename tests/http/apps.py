@@ -55,7 +55,8 @@ async def serving(app: Any, *, lifespan: Any = "on", **options: Any) -> AsyncGen
 
 def agent(*responses: Any, name: str = "reader", **options: Any) -> Agent:
     """An agent with a scripted model."""
-    return Agent(name=name, **{"llm": model(*responses), **options})
+    settings: dict[str, Any] = {"llm": model(*responses), **options}
+    return Agent(name=name, **settings)
 
 
 @asynccontextmanager
@@ -70,7 +71,7 @@ async def start(url: str, prompt: str = "go", *, name: str = "reader", key: str 
     headers = {} if key is None else {"X_API_Key": key}
     reply = await post(url, "/runs", {"agent": name, "prompt": prompt, **fields}, **headers)
     assert reply.status == 202, reply.body
-    return reply.json["run_id"]
+    return str(reply.json["run_id"])
 
 
 async def delete(url: str, path: str, **headers: Any) -> Reply:

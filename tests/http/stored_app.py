@@ -57,13 +57,8 @@ async def hold() -> str:
 
 def reader(store: Any, **options: Any) -> Agent:
     """The agent, on a store."""
-    made = Agent(
-        name="reader",
-        llm=Turns(),
-        durability=store,
-        policy=CapabilityPolicy({"publish": "require_approval"}),
-        **{"tools": [look, hold], **options},
-    )
+    policy = CapabilityPolicy({"publish": "require_approval"})
+    made = Agent(name="reader", llm=Turns(), durability=store, policy=policy, tools=[look, hold], **options)
     made.tool(capabilities=["publish"])(publish)
     return made
 

@@ -14,7 +14,7 @@ from protolink import Agent
 from protolink.testing import DyingLog, call
 from protolink.tools import ask_user
 from tests.http.apps import ALICE, BOB, KEYS, SSE, agent, delete, ended, events_of, messages_of, served, start, stream
-from tests.http.servers import exchange, get, post, request_bytes
+from tests.http.servers import Reply, exchange, get, post, request_bytes
 from tests.http.stored_app import process, reader
 from tests.http.test_app_runs import GO
 
@@ -208,7 +208,7 @@ async def test_a_run_is_read_along_in_another_process(store: Path) -> None:
     """Its events come live there too; what only its own process can do is refused."""
     async with process(store) as (url, _), process(store) as (other, _):
         run_id = await start(url, "look hold look answer")
-        seen: list[dict[str, str]] = []
+        seen, refused = list[dict[str, str]](), list[Reply]()
         async with stream(other, f"/runs/{run_id}/events") as messages:
             async for message in messages:
                 seen.append(message)
@@ -294,9 +294,8 @@ async def test_another_configuration_does_not_take_a_run_up(store: Path) -> None
 async def test_a_fragment_before_a_crash_hides_no_event_after_it(store: Path) -> None:
     """Fragments are not stored, and a client that has seen some goes on behind them all the same."""
     async with process(store) as (url, server):
-        run_id = await start(url, "look stream")
+        run_id, seen, first = await start(url, "look stream"), 0, dict[str, Any]()
         async with stream(url, f"/runs/{run_id}/events") as messages:
-            seen = 0
             async for message in messages:
                 seen = int(message["id"])
                 if seen > 30:
