@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from protolink._environment import current_environment
+from protolink._environment import current_environment, pause
 from protolink._runtime.journal import Journal
-from protolink._runtime.pace import pause
 from protolink._runtime.resume import restore
 from protolink.durable.port import RecordLog
 
