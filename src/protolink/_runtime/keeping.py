@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from protolink._core.records import ConversationLoaded, Inference
 from protolink._core.state import conversation_at_the_end
-from protolink._json import canonical, render
-from protolink._runtime.principal import LOCAL
+from protolink._json import render
+from protolink._runtime.principal import session_of
 from protolink._runtime.scopes import Interrupted, Scope, TimedOut, in_spite_of_cancellation
 from protolink._runtime.threads import ThreadCall, Workers
 from protolink._runtime.views import Views
@@ -58,7 +58,7 @@ class Keeper:
         asks = any(isinstance(work, Inference) for work in run.started.work)
         if storage is None or session_id is None or not asks or run.earlier is not None or run.stop is not None:
             return
-        call = self._reading_and_saying.call(storage.load_session, _session_of(driver, session_id))
+        call = self._reading_and_saying.call(storage.load_session, session_of(driver.run.started.principal, session_id))
         try:
             messages = _messages(await driver.scope.call_in_thread(call, STORE_SECONDS))
         except TimedOut:
@@ -84,7 +84,7 @@ class Keeper:
         if self._storage is None or session_id is None or run.earlier is None:
             return  # a run that never had the conversation has nothing to add to it
         added = [render(message)[0] for message in conversation_at_the_end(run)[run.earlier :]]
-        session = _session_of(driver, session_id)
+        session = session_of(driver.run.started.principal, session_id)
         append = functools.partial(self._storage.append_session, key=driver.run_id)
         await self._do(driver, self._reading_and_saying, "save the conversation", append, session, added)
 
@@ -121,12 +121,6 @@ async def _stored(driver: Driver, what: str, scope: Scope, call: ThreadCall) -> 
         _log(what, driver, StorageError("the program was stopped before the store answered"))
     except Exception as error:  # the application's store
         _log(what, driver, error)
-
-
-def _session_of(driver: Driver, session_id: str) -> str:
-    """The session as the store knows it. Those of a server's principals are each principal's own."""
-    principal = driver.run.started.principal
-    return session_id if principal == LOCAL else canonical([principal, session_id])
 
 
 def keeper_of(

@@ -6,8 +6,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
+from urllib.parse import quote
 
-__all__ = ["LOCAL", "acting_as", "current_principal"]
+__all__ = ["LOCAL", "acting_as", "current_principal", "session_of"]
 
 LOCAL: Final = "local"
 
@@ -29,3 +30,13 @@ def acting_as(principal: str) -> Generator[None]:
         yield
     finally:
         _principal.reset(token)
+
+
+def session_of(principal: str, session_id: str) -> str:
+    """The session that an agent's storage knows a principal's `session_id` by.
+
+    Two principals that call their sessions the same have one each. For an application that reads or deletes a
+    client's conversation, or adds to it by itself; what it starts itself, for nobody else, has the session that
+    it names.
+    """
+    return session_id if principal == LOCAL else f"{quote(principal, safe='')}:{session_id}"

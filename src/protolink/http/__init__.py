@@ -1,12 +1,12 @@
 """A team of agents as an ASGI application. Needs the extra `http`."""
 
+from protolink._runtime.principal import session_of
 from protolink.errors import ConfigurationError
 from protolink.transport.http.auth import APIKeyAuthenticator, Authenticator, JWTAuthenticator
 
 try:
     from protolink.http.application import Application, create_app
     from protolink.http.limits import ApplicationLimits
-    from protolink.http.sessions import session_of
 except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] not in ("h11", "httpx2", "starlette", "uvicorn"):
         raise

@@ -26,7 +26,6 @@ from protolink.http.idempotency import other_request
 from protolink.http.kept import Kept
 from protolink.http.limits import ApplicationLimits
 from protolink.http.requests import DEFAULT_BUDGET, Decision, NewRun, narrowed
-from protolink.http.sessions import own_session, session_of
 from protolink.redaction import RedactionPolicy
 from protolink.transport.http.problems import Problem, not_found
 
@@ -59,7 +58,7 @@ class Run:
         return {
             "run_id": self.run_id,
             "agent": standing.agent_name,
-            "session_id": own_session(standing.session_id),
+            "session_id": standing.session_id,
             "created_at": standing.created_at,
             "status": standing.status,
             "output": standing.output,
@@ -116,7 +115,7 @@ class Runs:
         handle = self._running().run(
             agent,
             asked.prompt,
-            session_id=None if asked.session_id is None else session_of(principal, asked.session_id),
+            session_id=asked.session_id,
             budget=narrowed(asked.budget, self._budget),
             context=context,
             redaction_policy=self._policy,
