@@ -42,7 +42,14 @@ from protolink._environment import Environment
 from protolink._json import JSONError, dumps, parse, reread
 from protolink._text import describe_error
 from protolink.durable.port import Lease, RecordLog, Row, RunInfo, RunStatus
-from protolink.errors import DurableExecutionError, LostRunError, RunExistsError, StoreDamagedError, StoreError
+from protolink.errors import (
+    DurableExecutionError,
+    LostRunError,
+    RunBusyError,
+    RunExistsError,
+    StoreDamagedError,
+    StoreError,
+)
 
 __all__ = ["Cursor", "Journal"]
 
@@ -166,11 +173,14 @@ class Journal:
         root_id, info = self.tree.root_id, self._info()
         try:
             return await log.create(root_id, info)
-        except RunExistsError:
+        except RunExistsError as exists:
             known = await log.get(root_id)
             if known is None or known.records or known.principal != info.principal:
                 raise
-            lease, rows = await log.acquire(root_id)
+            try:
+                lease, rows = await log.acquire(root_id)
+            except RunBusyError:  # somebody else starts it right now
+                raise exists from None
             if rows:
                 await log.release(lease)
                 raise

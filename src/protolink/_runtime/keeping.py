@@ -100,7 +100,8 @@ class Keeper:
     ) -> None:
         # A scope of its own: that the run was told to stop is no reason not to store how it ended.
         scope = Scope(driver.environment)
-        task = asyncio.ensure_future(_stored(driver, what, scope, workers.call(store, *arguments)))
+        call = functools.partial(workers.call, store, *arguments)
+        task = asyncio.ensure_future(_stored(driver, what, scope, call))
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:  # whoever drives the run: the store gets a little time to finish
@@ -112,9 +113,9 @@ class Keeper:
             raise
 
 
-async def _stored(driver: Driver, what: str, scope: Scope, call: ThreadCall) -> None:
+async def _stored(driver: Driver, what: str, scope: Scope, call: Callable[[], ThreadCall]) -> None:
     try:
-        await scope.call_in_thread(call, STORE_SECONDS)
+        await scope.call_in_thread(call(), STORE_SECONDS)
     except TimedOut:
         _log(what, driver, StorageError(f"the store did not answer within {STORE_SECONDS:g} seconds"))
     except Interrupted:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from protolink._environment import current_environment
+from protolink._environment import current_environment, pause
 from protolink._json import digest
 from protolink._runtime.principal import current_principal
 from protolink._runtime.resume import read_run
@@ -33,6 +33,10 @@ __all__ = ["Run", "Runs"]
 
 _RUN_ID: Final = re.compile(r"[!-~]{1,200}")
 _REQUEST: Final = "http_request"
+_LOOKS: Final = 100
+_LOOK_SECONDS: Final = 0.02
+"""A reserved run that is not there after so many looks belongs to a process that is stuck or dead."""
+
 """The key, in a run's metadata, of the digest of the request that started it."""
 
 
@@ -125,7 +129,7 @@ class Runs:
             await handle.stored()
         except RunExistsError:
             self._forget(principal, handle)
-            known = None if context is None else await self._known(context)
+            known = None if context is None else await self._about_to_be_known(context)
             if known is None:
                 raise
             return known
@@ -137,6 +141,16 @@ class Runs:
         if found is not None and found.views.context.metadata.get(_REQUEST) != context.metadata[_REQUEST]:
             raise other_request()
         return found
+
+    async def _about_to_be_known(self, context: RunContext) -> Run | None:
+        """The same where another process has only just reserved the run's id; None where nothing comes of that."""
+        environment = current_environment()
+        for _ in range(_LOOKS):
+            known = await self._known(context)
+            if known is not None:
+                return known
+            await pause(environment, _LOOK_SECONDS)
+        return None
 
     async def find(self, run_id: str) -> Run:
         """A run of whoever asks. Raises a `Problem` where there is none."""
