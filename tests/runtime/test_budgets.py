@@ -85,11 +85,12 @@ async def test_a_run_that_is_done_is_warned_of_nothing() -> None:
 
 
 async def test_a_tree_is_warned_once() -> None:
-    """What a worker used is its root's; the stream of both shows the warning where it came up."""
-    worker = Agent(name="worker", tools=[step], llm=ListeningLLM(*(call("step", number=n) for n in range(4)), "found"))
-    parent = Agent(name="parent", llm=ListeningLLM(call("worker", task="go"), "done"), subagents=[worker])
+    """What a worker used is its root's, and where it came up the root is not warned again."""
+    worker = Agent(name="worker", tools=[step], llm=ListeningLLM(*(call("step", number=n) for n in range(9)), "found"))
+    llm = ListeningLLM(call("worker", task="go"), call("step", number=9), "done")
+    parent = Agent(name="parent", tools=[step], llm=llm, subagents=[worker])
     parent.add_worker_tool("worker")
-    events, result = await observe(parent, budget=RunBudget(max_tool_calls=5))
+    events, result = await observe(parent, budget=RunBudget(max_tool_calls=10))
 
     assert result.status == "completed"
     assert [event.agent_name for event in of_type(events, "budget.warning")] == ["worker"]

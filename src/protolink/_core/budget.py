@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import field
-from itertools import chain
 
 from protolink._core.records import BudgetExceeded, BudgetWarned, ModelUsage, Usage
 from protolink._record import state
@@ -138,12 +137,12 @@ def tool_calls_left(counters: Counters, budget: RunBudget, tool: str) -> tuple[i
 
 
 def turn_warning(counters: Counters, budget: RunBudget, warned: Collection[str]) -> BudgetWarned | None:
-    """The first limit that is nearly used up before one more model turn, and that nobody was warned of; or None."""
-    return _warning(chain(_used_by_turns(counters, budget), _used_by_tools(counters, budget)), warned)
+    """The first limit that one more model turn would nearly use up, and that nobody was warned of; or None."""
+    return _warning(_used_by_turns(counters, budget), warned)
 
 
 def execution_warning(counters: Counters, budget: RunBudget, warned: Collection[str]) -> BudgetWarned | None:
-    """The same before one more execution of a tool, which uses no turn."""
+    """The same for one more execution of a tool."""
     return _warning(_used_by_tools(counters, budget), warned)
 
 

@@ -60,8 +60,6 @@ def test_a_turn_within_every_limit_is_allowed(budget: RunBudget) -> None:
     [
         (RunBudget(max_steps=5), "max_steps", 5, 4),
         (RunBudget(max_llm_calls=5), "max_llm_calls", 5, 4),
-        (RunBudget(max_tool_calls=2), "max_tool_calls", 2, 2),
-        (RunBudget(max_calls={"other": 1, "note": 2}), "max_calls[note]", 2, 2),
         (RunBudget(max_input_tokens=50), "max_input_tokens", 50, 40),
         (RunBudget(max_output_tokens=100), "max_output_tokens", 100, 80),
         (RunBudget(max_cost=1.25), "max_cost", 1.25, 1.0),
@@ -72,8 +70,6 @@ def test_a_limit_that_is_nearly_used_up_is_named_once(
 ) -> None:
     """From four fifths on; whoever knows it already is not told again."""
     counters = used(4, cost=0.25)
-    for _ in range(2):
-        counters.reserve_tool_call("note")
 
     assert turn_warning(counters, budget, ()) == BudgetWarned(limit=limit, allowed=allowed, used=seen)
     assert turn_warning(counters, budget, {limit}) is None
@@ -92,14 +88,22 @@ def test_nobody_is_warned_of_what_is_far_off_or_forbidden_anyway(budget: RunBudg
     assert turn_warning(used(4, cost=0.25), budget, ()) is None
 
 
-def test_an_execution_is_warned_of_what_it_uses() -> None:
-    """No turn of a model is made by it, so it is too early, or too late, to speak of those."""
+@pytest.mark.parametrize(
+    ("budget", "limit"),
+    [
+        (RunBudget(max_llm_calls=5, max_tool_calls=5), "max_tool_calls"),
+        (RunBudget(max_llm_calls=5, max_calls={"other": 5, "note": 5}), "max_calls[note]"),
+    ],
+)
+def test_an_execution_is_warned_of_what_it_uses(budget: RunBudget, limit: str) -> None:
+    """It makes no turn, and a turn executes nothing yet."""
     counters = used(4)
-    counters.reserve_tool_call("note")
-    budget = RunBudget(max_llm_calls=5, max_tool_calls=1)
+    for _ in range(4):
+        counters.reserve_tool_call("note")
 
-    assert execution_warning(counters, budget, ()) == BudgetWarned(limit="max_tool_calls", allowed=1, used=1)
-    assert execution_warning(counters, budget, {"max_tool_calls"}) is None
+    assert execution_warning(counters, budget, ()) == BudgetWarned(limit=limit, allowed=5, used=4)
+    assert execution_warning(counters, budget, {limit}) is None
+    assert turn_warning(counters, budget, {"max_llm_calls"}) is None
 
 
 def test_ten_steps_are_the_limit_of_a_run_without_one() -> None:

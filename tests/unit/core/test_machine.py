@@ -164,15 +164,21 @@ def test_mistakes_come_before_hard_limits() -> None:
     assert isinstance(command.reason, ErrorInfo)
 
 
-def test_a_warning_comes_before_more_is_used_and_once() -> None:
-    """A hard limit needs no warning any more, and the answer uses nothing."""
-    one_call = (started(budget=RunBudget(max_tool_calls=1)), asked(), proposed("note"))
-    called = (*one_call, *authorized(1), entered(1), completed(1))
-    warned = BudgetWarned(limit="max_tool_calls", allowed=1, used=1)
+def test_a_warning_comes_before_a_turn_and_once() -> None:
+    """The answer uses nothing, so nobody is warned then."""
+    start = started(budget=RunBudget(max_llm_calls=5, max_tool_calls=1))
+    records: list[Record] = [start, asked(corrections=5), proposed("note"), *authorized(1), entered(1), completed(1)]
+    for turn in range(2, 5):
+        records += [
+            asked(turn, corrections=5),
+            ModelReplied(text="?", problem="no action"),
+            ReplyRefused(message="no action"),
+        ]
+    warned = BudgetWarned(limit="max_llm_calls", allowed=5, used=4)
 
-    assert following(*called) == Warn(warned)
-    assert following(*called, warned) == AskModel(step=2)
-    assert following(*called, warned, asked(2), answered()) == Answer()
+    assert following(*records) == Warn(warned)
+    assert following(*records, warned) == AskModel(step=5)
+    assert following(*records, warned, asked(5, corrections=5), answered()) == Answer()
 
 
 def test_a_warning_comes_before_an_execution() -> None:
