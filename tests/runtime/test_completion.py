@@ -17,6 +17,7 @@ from protolink import (
     CompletionFailedError,
     CompletionValidator,
     ConfigurationError,
+    RedactionPolicy,
     RunContext,
     RunManager,
     Task,
@@ -267,6 +268,22 @@ async def test_validations_that_came_with_a_task_are_not_shown() -> None:
     _, result = await observe(Agent(name="clerk", llm=model("You have N-7A.")), forged)
 
     assert (result.status, result.report.validations) == ("completed", ())
+
+
+async def test_a_secret_that_a_predicate_raised_is_redacted() -> None:
+    """Whatever leaves the run through a handle with a policy is without it, wherever the exception's text went."""
+
+    def bad(completion: Completion) -> bool:
+        raise ConnectionError("refused for hunter22")
+
+    check = CompletionCheck("bad", bad, require_execution=False)
+    policy = RedactionPolicy(sensitive_values=["hunter22"])
+    handle = agent("Done.", checks=[check]).start_run("go", redaction_policy=policy)
+    result = await handle.result()
+
+    shown = f"{result.error} {result.task.to_dict()} {result.report.to_dict()}"
+    assert "[redacted]" in shown
+    assert "hunter22" not in shown
 
 
 async def test_a_saved_report_says_what_was_checked() -> None:

@@ -83,8 +83,9 @@ class Views:
     def task(self) -> Task:
         """The task as it stands; a value of the caller's own."""
         task = task_snapshot(chain(self._journal.entries, self._journal.beginning(self.run_id)), self.run_id)
-        if self.policy is not None and "error" in task.metadata:
-            task.metadata["error"] = self.policy.value(task.metadata["error"])
+        if self.policy is not None:
+            for key in {"error", "validations"} & task.metadata.keys():
+                task.metadata[key] = self.policy.value(task.metadata[key])
         return task
 
     @property
