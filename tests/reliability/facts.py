@@ -77,6 +77,11 @@ def left_open(rows: Sequence[Row]) -> set[str]:
     }
 
 
+def uncertain(rows: Sequence[Row]) -> set[str]:
+    """Actions of which it is recorded that nobody knows."""
+    return {action_id for run in fold(rows).runs.values() for action_id in run.uncertain}
+
+
 def fold(rows: Sequence[Row]) -> TreeState:
     """The state that the list leads to; checks on the way that usage never shrinks."""
     tree = TreeState(rows[0].run_id)

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -104,7 +105,7 @@ class Process:
     def signal(self, number: int) -> None:
         """Send a signal to this process and no other."""
         if self.status is None:
-            os.kill(self.pid, number)
+            self._host.signal(self.pid, number)
 
     def kill(self) -> None:
         """Kill it and wait until it is gone."""
@@ -119,12 +120,17 @@ class Process:
 
 
 class Host:
-    """The process that forks. Use it as a context manager."""
+    """The process that forks. Use it as a context manager.
 
-    def __init__(self) -> None:
+    `prefix` is a command that starts the host's command, and `preload` a library that the host and its children load.
+    """
+
+    def __init__(self, *, prefix: Sequence[str] = (), preload: Path | None = None) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-m", "tests.reliability.host", str(theirs.fileno())]
+        command = [*prefix, sys.executable, "-m", "tests.reliability.host", str(theirs.fileno())]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+        if preload is not None:
+            environment["LD_PRELOAD"] = str(preload)
         self._channel = ours
         self._server = subprocess.Popen(command, cwd=ROOT, env=environment, pass_fds=[theirs.fileno()])
         self._children: list[Process] = []
@@ -152,6 +158,11 @@ class Host:
         self._children.append(process)
         return process
 
+    def signal(self, pid: int, number: int) -> None:
+        """Send a signal to a child. The host does it, for the number may mean another process here."""
+        self._channel.send(json.dumps({"signal": number, "pid": pid}).encode())
+        self._channel.recv(64)
+
     def wait(self, pid: int) -> int:
         """The exit status of a child."""
         self._channel.send(json.dumps({"wait": pid}).encode())
@@ -177,6 +188,10 @@ def serve(channel: socket.socket) -> None:
         if "wait" in request:
             _, status = os.waitpid(request["wait"], 0)
             channel.send(str(os.waitstatus_to_exitcode(status)).encode())
+            continue
+        if "signal" in request:
+            os.kill(request["pid"], request["signal"])
+            channel.send(b"0")
             continue
         pid = os.fork()
         if pid == 0:

@@ -8,20 +8,25 @@ import resource
 import signal
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from protolink import Agent, AgentGroup, RunBudget
-from protolink.durable import RecordLog
+from protolink import Agent, AgentGroup, RunBudget, current_action
+from protolink.durable import Lease, RecordLog, Row, RunStatus
 from protolink.durable.memory import MemoryRecordLog
 from protolink.durable.sqlite import SQLiteRecordLog
-from protolink.errors import ProtolinkError
+from protolink.errors import DurableExecutionError, ProtolinkError
 from protolink.llms import LLMReply, LLMRequest
 from protolink.testing import DyingLog, call
+from tests.reliability.disks import Change, Disk, Mode
 from tests.reliability.host import Line
 from tests.reliability.teams import KINDS, ROOT, FileWorld, Operator, Player, World, task
 
 STORE = "runs.sqlite"
+
+DISK = "disk"
+"""The folder of a store whose disk is watched; the world is not on it."""
 
 
 class TalkingWorld(FileWorld):
@@ -122,6 +127,93 @@ async def attend(
         "settled": outcome.uncertain,
         "writes": None if writes is None else writes.writes,
     }
+
+
+class MarkedWorld(FileWorld):
+    """A world that puts into the trace of the disk where the process is."""
+
+    def __init__(self, folder: Path, disk: Disk) -> None:
+        super().__init__(folder)
+        self._disk = disk
+
+    def act(self, value: int = 0) -> int:
+        """Have the effect, right behind `entered` and the action."""
+        self._disk.mark(f"entered {current_action().action_id}")
+        return super().act(value)
+
+    def asked(self) -> None:
+        """A model call, at `asked`."""
+        self._disk.mark("asked")
+        super().asked()
+
+
+class MarkedLog(SQLiteRecordLog):
+    """A store that puts into the trace of the disk what it has told its caller."""
+
+    def __init__(self, path: Path, disk: Disk) -> None:
+        super().__init__(path)
+        self._disk = disk
+
+    async def append(
+        self,
+        lease: Lease,
+        expected: int,
+        rows: Sequence[Row],
+        *,
+        status: RunStatus,
+        summary: Mapping[str, object] | None = None,
+    ) -> None:
+        """Store, then say how many records there are."""
+        await super().append(lease, expected, rows, status=status, summary=summary)
+        self._disk.mark(f"stored {expected + len(rows)}")
+
+
+async def watched(
+    line: Line, *, folder: str, kind: str, trace: str, dies_at: int | None = None, sync: int | None = None
+) -> Any:
+    """Take the run to its end on a disk that is watched.
+
+    The process is killed behind its n-th write, where one is told, and one of its syncs fails.
+    """
+    place, disk = Path(folder), Disk()
+    disk.watch(place / DISK, Path(trace))
+    if sync is not None:
+        disk.fail([Change.SYNC], sync, mode=Mode.ONCE)
+    world, store = MarkedWorld(place, disk), MarkedLog(place / DISK / STORE, disk)
+    log: RecordLog = DyingLog(store, dies_at=dies_at, die=lambda: os.kill(os.getpid(), signal.SIGKILL))
+    operator, errors, outcome = await _endured(kind, world, log, attempts=4)
+    assert outcome is not None
+    await store.close()
+    return {**outcome, "errors": errors, "settled": operator.settled}
+
+
+async def beset(
+    line: Line, *, folder: str, kind: str, changes: list[int], place: int, number: int, mode: int, attempts: int = 1
+) -> Any:
+    """Take the run to its end on a disk that fails."""
+    disk = Disk()
+    disk.watch(Path(folder) / DISK, Path(folder) / "trace")
+    disk.fail(changes, place, mode=mode, number=number)
+    log = SQLiteRecordLog(Path(folder) / DISK / STORE)
+    operator, errors, outcome = await _endured(kind, FileWorld(Path(folder)), log, attempts=attempts)
+    await log.close()
+    return {"outcome": outcome, "errors": errors, "settled": operator.settled, "faults": disk.faults}
+
+
+async def _endured(
+    kind: str, world: World, log: RecordLog, *, attempts: int
+) -> tuple[Operator, list[str], dict[str, Any] | None]:
+    """The run's end, or None; what the store complains about ends an attempt, and the process goes on."""
+    operator = Operator(KINDS[kind], world)
+    errors: list[str] = []
+    for _ in range(attempts):
+        try:
+            outcome = await operator.attend(KINDS[kind].build(log, world))
+        except DurableExecutionError as error:
+            errors.append(type(error).__name__)
+        else:
+            return operator, errors, {"state": outcome.task.state.value, "output": outcome.answer}
+    return operator, errors, None
 
 
 async def hold(line: Line, *, folder: str) -> Any:

@@ -16,9 +16,9 @@ from tests.reliability.teams import KINDS, ROOT, FileWorld
 class Site:
     """One store in a folder, the world beside it, and the processes that use both."""
 
-    def __init__(self, folder: Path, host: Host) -> None:
+    def __init__(self, folder: Path, host: Host, disk: str = "") -> None:
         self.folder = folder
-        self.path = folder / STORE
+        self.path = folder / disk / STORE
         self.host = host
         self._log = SQLiteRecordLog(self.path)
 

@@ -1,0 +1,209 @@
+"""F4: the power goes, and the disk keeps what was synced and any part of the rest."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from protolink import TaskState
+from protolink._core.records import ActionReconciled, ActionStarted, ModelAsked
+from protolink.durable import Row
+from protolink.errors import UnknownRunError
+from tests.reliability.disks import Change, State, Step, read_trace
+from tests.reliability.facts import assert_sound, left_open, of_kind, uncertain
+from tests.reliability.host import Host
+from tests.reliability.programs import DISK
+from tests.reliability.scale import TIMES
+from tests.reliability.sites import Site
+from tests.reliability.teams import KINDS, Operator
+from tests.reliability.trials import last_word
+
+SEED = 20_261
+CUTS = 20
+"""Of one run; every second one right after an action was entered."""
+
+CUT_KINDS = [
+    "tool",
+    "prepared tool",
+    "approval",
+    "worker",
+    "worker's worker",
+    "two workers",
+    "yield",
+    "typed answer",
+    "parallel read-only tools",
+    "reconcile",
+]
+
+
+@dataclass
+class Traced:
+    """A run over two processes, on a disk that was watched; the first was killed on the way."""
+
+    site: Site
+    kind: str
+    steps: Sequence[Step]
+    rows: Sequence[Row]
+    output: object
+
+    def state(self, length: int, *, ignored: frozenset[str] = frozenset()) -> State:
+        """The disk after so many steps."""
+        return State(self.steps[:length], self.site.folder / DISK, ignored=ignored)
+
+    def entered(self) -> list[int]:
+        """The numbers of steps right after which an action was entered."""
+        return [number for number, step in enumerate(self.steps, 1) if _is_entry(step)]
+
+
+def _is_entry(step: Step) -> bool:
+    return step.change is Change.MARK and step.text.startswith("entered ")
+
+
+async def traced(kind: str, folder: Path, host: Host, *, dies_at: int, **faults: int) -> Traced:
+    """Let a run go over two processes."""
+    (folder / DISK).mkdir(parents=True)
+    site, trace = Site(folder, host, DISK), folder / "trace"
+
+    def life(**options: int) -> dict[str, object] | None:
+        return last_word(host.start("watched", folder=str(folder), kind=kind, trace=str(trace), **options))
+
+    assert life(dies_at=dies_at, **faults) is None
+    told = life(**faults)
+    assert told is not None
+    assert told["state"] == "completed"
+    return Traced(site, kind, read_trace(trace), await site.rows(), told["output"])
+
+
+async def stored_in(site: Site) -> list[Row]:
+    """The list that is there after the power loss."""
+    try:
+        return await site.rows()
+    except UnknownRunError:
+        return []
+
+
+def settled_in(rows: Sequence[Row]) -> set[str]:
+    """The actions that an operator has settled."""
+    return {record.action_id for record in cast("list[ActionReconciled]", of_kind(rows, ActionReconciled))}
+
+
+async def check_after_power_loss(run: Traced, length: int, folder: Path, chance: random.Random) -> None:
+    """Cut the power after so many steps, and take the run to its end with what the disk has kept."""
+    state = run.state(length)
+    has_failed = any(step.has_failed for step in run.steps[:length])
+    folder.mkdir()
+    state.after_power_loss(folder / DISK, chance)
+    site = Site(folder, run.site.host, DISK)
+    entered = [mark.removeprefix("entered ") for mark in state.marks if mark.startswith("entered ")]
+    (folder / "effects").write_text("".join(f"{action_id}\n" for action_id in entered))
+    (folder / "calls").write_text("1\n" * state.marks.count("asked"))
+
+    rows = await stored_in(site)
+    told = max((int(mark.split()[1]) for mark in state.marks if mark.startswith("stored ")), default=0)
+    assert len(rows) >= told, "what the store has acknowledged is gone"
+    # What could not be synced was not acknowledged. It may have reached the disk all the same.
+    known = told if has_failed else len(rows)
+    assert rows[:known] == run.rows[:known], "what the store has acknowledged was changed"
+    started = {record.action_id for record in cast("list[ActionStarted]", of_kind(rows, ActionStarted))}
+    assert set(entered) <= started, "an action was entered before that was certain to be known"
+    assert state.marks.count("asked") <= len(of_kind(rows, ModelAsked)), "a model call is not charged"
+
+    before = settled_in(rows)
+    unsettled = left_open(rows) | uncertain(rows) if rows else set()
+    operator = Operator(KINDS[run.kind], site.world)
+    outcome = await operator.attend(site.agent(run.kind))
+    again = await stored_in(site)
+    assert outcome.task.state is TaskState.COMPLETED
+    assert outcome.answer == run.output
+    assert again[: len(rows)] == rows
+    assert_sound(again)
+    surplus = settled_in(again) - before - unsettled
+    assert unsettled <= settled_in(again)
+    assert run.kind == "reconcile" or not surplus, "an action was called uncertain for no reason"
+    effects = Counter(site.world.effects)
+    assert run.kind == "parallel read-only tools" or max(effects.values()) == 1, "an effect happened twice"
+    assert set(entered) <= set(effects)
+    await site.log().close()
+
+
+async def cut(kind: str, folder: Path, host: Host, chance: random.Random, **faults: int) -> int:
+    """Cut the power of one run again and again. Gives how many cuts found something that was not synced."""
+    run = await traced(kind, folder / "run", host, dies_at=chance.randint(3, 9), **faults)
+    entered, was_torn = run.entered(), 0
+    assert entered
+    assert sum(step.change is Change.SYNC for step in run.steps) > 10
+    assert any(step.has_failed for step in run.steps) is bool(faults)
+    for number in range(CUTS):
+        length = entered[number // 2 % len(entered)] if number % 2 else chance.randint(1, len(run.steps))
+        was_torn += bool(run.state(length).uncertain)
+        try:
+            await check_after_power_loss(run, length, folder / str(number), chance)
+        except BaseException as error:
+            error.add_note(f"cut {number} of {kind}, after step {length} of {len(run.steps)}")
+            raise
+    return was_torn
+
+
+@pytest.mark.parametrize("kind", CUT_KINDS)
+async def test_after_a_power_loss_every_action_is_in_one_of_the_promised_states(
+    kind: str, memory: Path, watching_host: Host
+) -> None:
+    """Whatever the disk keeps of what was not synced, in pieces of 512 bytes; what was acknowledged is there."""
+    chance = random.Random(f"{SEED} {kind}")
+    was_torn = 0
+
+    for number in range(TIMES):
+        folder = memory / str(number)
+        was_torn += await cut(kind, folder, watching_host, chance)
+        shutil.rmtree(folder)
+
+    assert was_torn > CUTS * TIMES // 4, "the cuts had nothing to tear"
+
+
+@pytest.mark.parametrize("kind", ["tool", "worker's worker"])
+async def test_when_an_action_is_entered_nothing_that_it_depends_on_is_left_to_the_disk(
+    kind: str, memory: Path, watching_host: Host
+) -> None:
+    """Its start is synced, and so are the names of the file and its log; the index in memory is made anew anyway."""
+    run = await traced(kind, memory / "run", watching_host, dies_at=7)
+
+    for length in run.entered():
+        assert {name for name in run.state(length).uncertain if not name.endswith((".lock", "-shm"))} == set()
+
+
+@pytest.mark.parametrize("ignored", ["files", "folders"])
+async def test_without_the_syncs_of_the_store_the_same_cuts_lose_what_was_entered(
+    ignored: str, memory: Path, watching_host: Host
+) -> None:
+    """The tests above can fail: on a disk that syncs no file, or no folder, each of them finds something missing."""
+    run = await traced("tool", memory / "run", watching_host, dies_at=7)
+    lost = 0
+
+    for number, length in enumerate(run.entered()):
+        state = run.state(length, ignored=frozenset({ignored}))
+        (memory / str(number)).mkdir()
+        state.after_power_loss(memory / str(number) / DISK, NothingKept())
+        site = Site(memory / str(number), watching_host, DISK)
+        lost += not await stored_in(site)
+        await site.log().close()
+
+    assert lost == len(run.entered())
+
+
+class NothingKept(random.Random):
+    """The disk keeps nothing that it need not."""
+
+    def randrange(self, *args: int) -> int:  # type: ignore[override]
+        """The first of all ways."""
+        return 0
+
+    def randint(self, a: int, b: int) -> int:
+        """As few as possible."""
+        return a
