@@ -167,6 +167,25 @@ async def test_after_a_power_loss_every_action_is_in_one_of_the_promised_states(
     assert was_torn > CUTS * TIMES // 4, "the cuts had nothing to tear"
 
 
+@pytest.mark.parametrize("kind", ["tool", "worker", "yield"])
+async def test_a_sync_that_fails_before_the_power_goes_is_never_taken_for_one_that_worked(
+    kind: str, memory: Path, watching_host: Host
+) -> None:
+    """The kernel forgets what it could not write, and the next sync says nothing about it.
+
+    The first two syncs are part of the making of the file, in which nothing has been acknowledged yet.
+    """
+    chance = random.Random(f"{SEED} {kind} failing")
+    was_torn = 0
+
+    for number in range(2 * TIMES):
+        folder = memory / str(number)
+        was_torn += await cut(kind, folder, watching_host, chance, sync=chance.randint(3, 12))
+        shutil.rmtree(folder)
+
+    assert was_torn > 2 * CUTS * TIMES // 4, "the cuts had nothing to tear"
+
+
 @pytest.mark.parametrize("kind", ["tool", "worker's worker"])
 async def test_when_an_action_is_entered_nothing_that_it_depends_on_is_left_to_the_disk(
     kind: str, memory: Path, watching_host: Host
@@ -176,6 +195,22 @@ async def test_when_an_action_is_entered_nothing_that_it_depends_on_is_left_to_t
 
     for length in run.entered():
         assert {name for name in run.state(length).uncertain if not name.endswith((".lock", "-shm"))} == set()
+
+
+async def test_no_action_is_entered_while_the_names_of_its_files_are_uncertain(
+    memory: Path, watching_host: Host
+) -> None:
+    """Whichever sync fails, that of the folder included, for which SQLite alone would not say so."""
+    failed: set[str] = set()
+
+    for sync in range(1, 13):
+        run = await traced("tool", memory / str(sync), watching_host, dies_at=7, sync=sync)
+        (first, *_) = [number for number, step in enumerate(run.steps, 1) if step.has_failed]
+        failed.add("folder" if run.state(first).is_folder(run.steps[first - 1]) else "file")
+        for length in run.entered():
+            assert {name for name in run.state(length).unnamed if not name.endswith((".lock", "-shm"))} == set()
+
+    assert failed == {"folder", "file"}
 
 
 @pytest.mark.parametrize("ignored", ["files", "folders"])

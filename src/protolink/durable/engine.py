@@ -420,11 +420,12 @@ class Engine:
                     # A commit writes whole pages, and few of its bytes are new: half the usual page is half of what
                     # a step writes.
                     connection.execute("PRAGMA page_size = 2048")
-                    _sync_folder(self.path)
                 migrate(connection, version)
                 configure_writer(connection)
                 check_tables(connection)
                 self._know(connection)
+                # SQLite syncs the folder for a new write-ahead log, and says nothing where that fails.
+                _sync_folder(self.path)
                 # From here on the writer waits by itself, so that it can see what else comes meanwhile.
                 connection.execute("PRAGMA busy_timeout = 0")
                 opened = _Connection(connection, self.path)
@@ -619,7 +620,7 @@ def _has_log(path: str) -> bool:
 
 
 def _sync_folder(path: str) -> None:
-    """Make the name of a new file outlive a power loss."""
+    """Make the names of new files outlive a power loss."""
     descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
