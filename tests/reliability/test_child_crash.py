@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from protolink import Agent, TaskState, UncertainExecutionError
 from protolink._core.records import ActionCanceled
 from protolink.durable.memory import MemoryRecordLog
-from protolink.llms import LLMReply, LLMRequest
+from protolink.llms import LLMRequest
 from protolink.testing import call, calls, delegate
 from tests.reliability.facts import assert_sound, left_open, of_kind
 from tests.reliability.host import Host
@@ -77,7 +77,7 @@ async def test_a_worker_that_is_suspended_takes_no_other_worker_with_it(fault: E
         return value
 
     class Left(Player):
-        async def respond(self, request: LLMRequest) -> LLMReply:  # type: ignore[override]
+        async def respond(self, request: LLMRequest) -> Any:
             if not isinstance(fault, UncertainExecutionError):
                 await _fail_once(at_work, has_failed, fault)
             return super().respond(request)
@@ -100,6 +100,35 @@ async def test_a_worker_that_is_suspended_takes_no_other_worker_with_it(fault: E
     assert "canceled" not in outcome.answer
     assert len(world.effects) == len(set(world.effects)) == 3
     assert not of_kind(await log.read(ROOT), ActionCanceled)
+
+
+async def test_a_run_that_is_canceled_while_a_worker_is_suspended_is_not_taken_up_again() -> None:
+    """What suspends an attempt is forgotten by the next one; that somebody wants the run to end is not."""
+    world, log = World(), MemoryRecordLog()
+    has_failed = asyncio.Event()
+
+    async def act(value: int) -> int:
+        """Lose the reply on the left; on the right, wait for ever."""
+        world.act(value)
+        if value == 1:
+            has_failed.set()
+            raise UncertainExecutionError("no reply")
+        await asyncio.Event().wait()
+        return value
+
+    left = Agent(name="left", llm=Player(world.asked, call("act", value=1)), tools=[act])
+    right = Agent(name="right", llm=Player(world.asked, call("act", value=5)), tools=[act])
+    both = calls(delegate("left", "act"), delegate("right", "act"))
+    agent = Agent(name="parent", llm=Player(world.asked, both), subagents=[left, right], durability=log)
+    handle = agent.start_run(task())
+    await has_failed.wait()
+    await turns(100)
+
+    await handle.cancel("enough")
+
+    assert (await handle.result()).task.state is TaskState.CANCELED
+    assert (await agent.resume_task(ROOT)).state is TaskState.CANCELED
+    assert len(world.effects) == 2
 
 
 async def _fail_once(at_work: asyncio.Event, has_failed: asyncio.Event, fault: Exception | None) -> None:

@@ -10,16 +10,13 @@ from typing import Literal
 
 from protolink._core.budget import execution_warning, model_call_limit, tool_calls_left, turn_warning
 from protolink._core.records import (
-    ActionUncertain,
     BudgetExceeded,
     BudgetWarned,
-    DelegationSuspended,
     ErrorInfo,
     Inference,
-    ModelFailed,
     RunFinished,
 )
-from protolink._core.state import ActionState, RunState, TreeState
+from protolink._core.state import ActionState, RunState, TreeState, stops_attempt_only
 from protolink._record import command
 
 __all__ = [
@@ -219,14 +216,9 @@ def decide(tree: TreeState, run: RunState) -> Command | None:
     return AskModel(step=run.steps + 1) if warning is None else Warn(warning)
 
 
-_OUTSIDE = (ModelFailed, ActionUncertain, DelegationSuspended)
-"""What stops an attempt of a durable run and not the run itself."""
-
-
 def _stopping(run: RunState) -> Command:
     stop = run.stop
-    stays_open = run.started.durable and stop is not None and isinstance(stop.record, _OUTSIDE)
-    if stays_open and stop is not None and stop.error is not None:
+    if stop is not None and stop.error is not None and stops_attempt_only(run):
         return EndAttempt(stop.error)
     open_ids = tuple(key for key, action in run.actions.items() if action.is_open)
     if open_ids:

@@ -71,6 +71,7 @@ __all__ = [
     "TreeState",
     "conversation_at_the_end",
     "evolve",
+    "stops_attempt_only",
 ]
 
 Message = dict[str, Any]
@@ -438,6 +439,9 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
 _AT_REST: Final = (AttemptStarted, ApprovalAnswered, QuestionAnswered, ActionReconciled)
 """What can be said to a run that nobody drives."""
 
+_OUTSIDE: Final = (ModelFailed, ActionUncertain, DelegationSuspended)
+"""What stops an attempt of a durable run and not the run itself."""
+
 _DENIED_CODES: Final = {
     "policy_denied": "action_denied",
     "approval_declined": "action_denied",
@@ -561,11 +565,19 @@ def _running(run: RunState, action_id: str, *also: Stage) -> ActionState:
 
 
 def _stop(run: RunState, stop: Stop) -> None:
-    """Keep the first stopping fact; an interruption of work that is already ending still interrupts."""
-    if run.stop is None:
+    """Keep the first stopping fact; an interruption of work that is already ending still interrupts.
+
+    What stops only an attempt gives way to a cancellation: the next attempt would forget both.
+    """
+    if run.stop is None or (stop.status == "canceled" and stops_attempt_only(run)):
         run.stop = stop
     elif stop.interrupts:
         run.stop.interrupts = True
+
+
+def stops_attempt_only(run: RunState) -> bool:
+    """Whether a durable run is stopped by something outside of it, and can be taken up again."""
+    return run.started.durable and run.stop is not None and isinstance(run.stop.record, _OUTSIDE)
 
 
 def _stop_for(run: RunState, stop: Stop, action_id: str) -> None:
