@@ -17,11 +17,11 @@ from protolink.durable import Lease, RecordLog, Row, RunStatus
 from protolink.durable.memory import MemoryRecordLog
 from protolink.durable.sqlite import SQLiteRecordLog
 from protolink.errors import DurableExecutionError, ProtolinkError
-from protolink.llms import LLMReply, LLMRequest
+from protolink.llms import LLMRequest
 from protolink.testing import DyingLog, call
 from tests.reliability.disks import Change, Disk, Mode
 from tests.reliability.host import Line
-from tests.reliability.teams import KINDS, ROOT, FileWorld, Operator, Player, World, task
+from tests.reliability.teams import KINDS, ROOT, FileWorld, Operator, Player, Wait, World, task
 
 STORE = "runs.sqlite"
 
@@ -44,10 +44,10 @@ class TalkingWorld(FileWorld):
         self._reach("acted")
         return result
 
-    def asked(self) -> None:
+    def asked(self) -> Wait | None:
         """A model call, at `asked`."""
-        super().asked()
         self._reach("asked")
+        return super().asked()
 
     def _reach(self, point: str) -> None:
         if point in self._points:
@@ -141,10 +141,10 @@ class MarkedWorld(FileWorld):
         self._disk.mark(f"entered {current_action().action_id}")
         return super().act(value)
 
-    def asked(self) -> None:
+    def asked(self) -> Wait | None:
         """A model call, at `asked`."""
         self._disk.mark("asked")
-        super().asked()
+        return super().asked()
 
 
 class MarkedLog(SQLiteRecordLog):
@@ -250,7 +250,7 @@ async def serve(line: Line, *, folder: str, runs: int) -> Any:
         return value
 
     class Waiting(Player):
-        async def respond(self, request: LLMRequest) -> LLMReply:  # type: ignore[override]
+        async def respond(self, request: LLMRequest) -> Any:
             if "think" in request.messages[0]["content"]:
                 at_work.release()
                 await asyncio.Event().wait()

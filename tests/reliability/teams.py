@@ -39,6 +39,8 @@ ROOT = "root"
 AMPLE = RunBudget(max_steps=60)
 """More turns than any kind needs, so that what a crash has charged ends no run."""
 
+Wait = Callable[[], Awaitable[None]]
+
 
 class World:
     """What the agents act on, in memory. It outlives their processes."""
@@ -55,9 +57,13 @@ class World:
         self.effects.append(current_action().action_id)
         return value
 
-    def asked(self) -> None:
-        """A model was called."""
+    def asked(self) -> Wait | None:
+        """A model was called; it answers when what this gives is over."""
         self.calls += 1
+        return None
+
+    async def pause(self) -> None:
+        """Called around an effect, and takes no time here."""
 
     def has_seen(self, action_id: str) -> bool:
         """Whether an action had its effect."""
@@ -77,9 +83,10 @@ class FileWorld(World):
         _write_line(self._effects, current_action().action_id)
         return value
 
-    def asked(self) -> None:
+    def asked(self) -> Wait | None:
         """A model was called."""
         _write_line(self._calls, "1")
+        return None
 
     def read(self) -> FileWorld:
         """Learn what happened so far."""
@@ -111,13 +118,20 @@ class Player(LLM):
     provider = "test"
     model = "player"
 
-    def __init__(self, asked: Callable[[], None], *script: Any) -> None:
+    def __init__(self, asked: Callable[[], Wait | None], *script: Any) -> None:
         self._asked = asked
         self._script = script
 
-    def respond(self, request: LLMRequest) -> LLMReply:
-        """Say what the conversation has come to."""
-        self._asked()
+    def respond(self, request: LLMRequest) -> Any:
+        """Say what the conversation has come to, once what the world asks to be waited for is over."""
+        wait = self._asked()
+        return self._reply(request) if wait is None else self._reply_after(wait, request)
+
+    async def _reply_after(self, wait: Wait, request: LLMRequest) -> LLMReply:
+        await wait()
+        return self._reply(request)
+
+    def _reply(self, request: LLMRequest) -> LLMReply:
         messages = request.messages
         turn = sum(message["role"] == "assistant" for message in messages) - _undone(messages)
         reply = self._script[turn] if turn < len(self._script) else summary(messages)
@@ -156,7 +170,10 @@ def acting(world: World, **options: Any) -> Tool:
 
     async def act(value: int) -> int:
         """Change the world."""
-        return world.act(value)
+        await world.pause()
+        result = world.act(value)
+        await world.pause()
+        return result
 
     return Tool.from_callable(act, **options)
 
@@ -174,7 +191,10 @@ def prepared(world: World) -> PreparedTool:
         return RunAction(kind="tool.call", name="act", payload=dict(arguments))
 
     async def execute(execution: Any) -> int:
-        return world.act(execution.authorization.action.payload["value"])
+        await world.pause()
+        result = world.act(execution.authorization.action.payload["value"])
+        await world.pause()
+        return result
 
     return PreparedTool(act, prepare=prepare, execute=execute, capabilities={"world.write"})
 
@@ -280,6 +300,7 @@ async def _start_direct(agent: Agent) -> Task:
 def _lost_reply(log: RecordLog, world: World) -> Agent:
     async def act(value: int) -> int:
         """Change the world and lose the reply."""
+        await world.pause()
         world.act(value)
         if value == 1:
             raise UncertainExecutionError("the reply was lost")

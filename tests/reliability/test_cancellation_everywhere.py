@@ -66,7 +66,7 @@ def acting_slowly(world: World) -> Any:
 class SlowPlayer(Player):
     """A model that takes two turns of the loop."""
 
-    async def respond(self, request: Any) -> Any:  # type: ignore[override]
+    async def respond(self, request: Any) -> Any:
         """Wait, then play."""
         await turns(2)
         return super().respond(request)
