@@ -459,6 +459,33 @@ async def test_a_setting_that_does_not_take_is_refused(path: Path, monkeypatch: 
             await log.create("root", run_info("root"))
 
 
+WITHOUT_THREADS = """
+import threading
+
+LARGER_THAN_MEMORY = 1 << 46
+
+
+async def attempt():
+    log = SQLiteRecordLog(path)
+    for size in (LARGER_THAN_MEMORY, 0):
+        threading.stack_size(size)
+        try:
+            await log.create("root", run_info("root"))
+        except StoreError as error:
+            say(error)
+        else:
+            say("done")
+    await log.close()
+
+asyncio.run(attempt())
+"""
+
+
+def test_a_store_without_threads_says_so_and_opens_when_there_are_some(path: Path) -> None:
+    """The system may have no more of them to give."""
+    assert said_by(WITHOUT_THREADS, path) == ["root 'root' was not created: no thread could be started", "done"]
+
+
 READ_ONLY = """
 async def attempt(log, call):
     try:

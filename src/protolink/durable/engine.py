@@ -59,6 +59,7 @@ _LAST_DELAY: Final = 0.016
 _SAFE_SQLITE: Final = (3, 51, 3)
 
 _CLOSING_SECONDS: Final = 1.0
+_THREADS: Final = 2
 
 _SUSPECT: Final = frozenset(
     {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CANTOPEN}
@@ -100,7 +101,8 @@ class Engine:
         self._name = f"{visible(os.path.basename(path), limit=100)!r}"
         self._opening = threading.Lock()
         self._gate = threading.Lock()
-        self._is_started = False
+        self._services = [("reader", self._read), ("writer", self._write)]
+        """The threads that are still to be started, the last one first."""
         self._is_stopped = False
         self._is_suspect = False
         self._ended: list[Callable[[], None]] = []
@@ -138,12 +140,10 @@ class Engine:
         """Finish what waits and close the file. Gives how many threads will call `ended` at their end."""
         with self._gate:
             self._is_stopped = True
-            if not self._is_started:
-                return 0
             self._ended.append(ended)
             self._writes.put(None)
             self._reads.put(None)
-        return 2
+            return _THREADS - len(self._services)
 
     def forget(self) -> None:
         """In a forked child: let go of the parent's lock, and leave its connections alone."""
@@ -153,14 +153,22 @@ class Engine:
     def _put(self, inbox: _Inbox, operation: Operation[Any]) -> None:
         with self._gate:
             if not self._is_stopped:
-                if not self._is_started:
-                    for serve, name in ((self._write, "protolink-log-writer"), (self._read, "protolink-log-reader")):
-                        threading.Thread(target=serve, name=name, daemon=True).start()
-                    self._is_started = True
-                inbox.put(operation)
+                try:
+                    self._start_threads()
+                except (RuntimeError, MemoryError):  # how an exhausted system refuses one
+                    operation.fail(StoreError(f"{operation.undone}: no thread could be started"))
+                else:
+                    inbox.put(operation)
                 return
         # Behind the end mark nobody would ever look at it.
         operation.fail(StoreClosedError(f"{operation.undone}: the store was closed"))
+
+    def _start_threads(self) -> None:
+        """Start the threads that do not run yet; one that could not be started is tried again by the next operation."""
+        while self._services:
+            name, serve = self._services[-1]
+            threading.Thread(target=serve, name=f"protolink-log-{name}", daemon=True).start()
+            self._services.pop()
 
     def _write(self) -> None:
         while not self._stopping:
