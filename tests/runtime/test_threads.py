@@ -325,6 +325,39 @@ print("over")
     assert interpreter(program) == "over\n"
 
 
+def test_a_thread_that_cannot_be_started_is_a_failure_and_costs_no_slot(interpreter: Interpreter) -> None:
+    """For who asks now, and for who has waited for a slot; whoever was at work hears of nothing."""
+    program = """
+import asyncio, threading
+from protolink import Agent, ToolFailedError
+
+LARGER_THAN_MEMORY = 1 << 46
+go = threading.Event()
+
+def work(number: int) -> int:
+    if number == 1:
+        go.wait()
+    return number
+
+async def main():
+    agent = Agent(name="a", tools=[work], sync_execution="thread", max_sync_workers=1)
+    first = asyncio.create_task(agent.call_tool("work", number=1))
+    second = asyncio.create_task(agent.call_tool("work", number=2))
+    await asyncio.sleep(0)
+    while agent.configuration().workers.busy == 0:
+        await asyncio.sleep(0)
+    threading.stack_size(LARGER_THAN_MEMORY)
+    go.set()
+    for each in await asyncio.gather(first, second, return_exceptions=True):
+        print(each if isinstance(each, int) else type(each).__name__)
+    threading.stack_size(0)
+    print(await agent.call_tool("work", number=3))
+
+asyncio.run(main())
+"""
+    assert interpreter(program) == "1\nToolFailedError\n3\n"
+
+
 async def test_threads_see_the_context_variables_of_the_request() -> None:
     """What a thread changes in them stays in the thread."""
     from contextvars import ContextVar

@@ -78,6 +78,17 @@ class ThreadCall:
         """Whether the function was entered and has not come back."""
         return self.entered and not self.ended
 
+    def start(self) -> bool:
+        """Have a thread run it. False where there is none to be had; it has failed then, and was never entered."""
+        self.entered = True
+        try:
+            _pool.start(self.run)
+        except (RuntimeError, MemoryError) as error:  # how an exhausted system refuses a thread
+            self.entered = False
+            self._tell((False, error))
+            return False
+        return True
+
     def run(self) -> None:
         """Run the function in this thread, give the slot back, then tell the loop."""
         outcome: tuple[bool, Any]
@@ -87,6 +98,9 @@ class ThreadCall:
             outcome = (False, _own_failure(error))
         self.ended = True
         self._workers.release()
+        self._tell(outcome)
+
+    def _tell(self, outcome: tuple[bool, Any]) -> None:
         try:
             self._loop.call_soon_threadsafe(self._settle, outcome)
         except RuntimeError:
@@ -133,8 +147,8 @@ class Workers:
                 self._waiting.append(call)
                 return call
             self._busy += 1
-            call.entered = True
-        _pool.start(call.run)
+        if not call.start():
+            self.release()
         return call
 
     async def run(self, function: Callable[..., Any], /, *args: Any) -> Any:
@@ -146,13 +160,15 @@ class Workers:
 
     def release(self) -> None:
         """Give a slot back: to the longest waiting call that is still wanted, or to nobody."""
+        while (call := self._next()) is not None:
+            if call.start():
+                return
+
+    def _next(self) -> ThreadCall | None:
         with self._lock:
             while self._waiting:
                 call = self._waiting.popleft()
                 if not call.future.cancelled():
-                    call.entered = True
-                    break
-            else:
-                self._busy -= 1
-                return
-        _pool.start(call.run)
+                    return call
+            self._busy -= 1
+            return None
