@@ -219,7 +219,7 @@ def _machine() -> str:
     try:
         with open("/etc/machine-id", "rb") as file:
             identity = file.read().strip()
-    except OSError:
+    except (FileNotFoundError, PermissionError):  # anything else may be over soon, and a store keeps what is said here
         identity = b""
     return hashlib.sha256(b"protolink durable store " + (identity or platform.node().encode())).hexdigest()[:32]
 
