@@ -21,7 +21,7 @@ from protolink.llms import LLMRequest
 from protolink.testing import DyingLog, call
 from tests.reliability.disks import Change, Disk, Mode
 from tests.reliability.host import Line
-from tests.reliability.teams import KINDS, ROOT, FileWorld, Operator, Player, Wait, World, task
+from tests.reliability.teams import KINDS, ROOT, FileWorld, OpenWorld, Operator, Player, Wait, World, task
 
 STORE = "runs.sqlite"
 
@@ -214,6 +214,37 @@ async def _endured(
         else:
             return operator, errors, {"state": outcome.task.state.value, "output": outcome.answer}
     return operator, errors, None
+
+
+async def confined(line: Line, *, folder: str, kind: str, limit: int, room: int) -> Any:
+    """Take the run as far as it comes under a limit of the kernel's, and to its end without it.
+
+    `room` is what is left: bytes of address space, or descriptors.
+    """
+    world, log = OpenWorld(Path(folder)), SQLiteRecordLog(Path(folder) / STORE)
+    operator = Operator(KINDS[kind], world)
+    errors: list[str] = []
+    soft, hard = resource.getrlimit(limit)
+    for allowed in (_used(limit) + room, soft):
+        resource.setrlimit(limit, (allowed, hard))
+        try:
+            outcome = await operator.attend(KINDS[kind].build(log, world))
+        except (DurableExecutionError, MemoryError) as error:
+            errors.append(f"{type(error).__name__}: {error}")
+        else:
+            return {
+                "state": outcome.task.state.value,
+                "output": outcome.answer,
+                "errors": errors,
+                "settled": operator.settled,
+            }
+    raise AssertionError(f"without the limit it failed as well: {errors[-1]}")
+
+
+def _used(limit: int) -> int:
+    if limit == resource.RLIMIT_NOFILE:
+        return max(map(int, os.listdir("/proc/self/fd")))
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 async def hold(line: Line, *, folder: str) -> Any:

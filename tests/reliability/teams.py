@@ -99,6 +99,30 @@ class FileWorld(World):
         return action_id in _lines(self._effects)
 
 
+class OpenWorld(FileWorld):
+    """The same for a process that may open no more files: it has opened them before."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+        self._effect_file = os.open(folder / "effects", flags, 0o600)
+        self._call_file = os.open(folder / "calls", flags, 0o600)
+
+    def act(self, value: int = 0) -> int:
+        """Have the effect."""
+        os.write(self._effect_file, f"{current_action().action_id}\n".encode())
+        return value
+
+    def asked(self) -> Wait | None:
+        """A model was called."""
+        os.write(self._call_file, b"1\n")
+        return None
+
+    def has_seen(self, action_id: str) -> bool:
+        """Whether an action had its effect, by now."""
+        return action_id in os.pread(self._effect_file, 65_536, 0).decode().splitlines()
+
+
 def _write_line(path: Path, text: str) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
