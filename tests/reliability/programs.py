@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,71 @@ async def _endured(
         else:
             return operator, errors, {"state": outcome.task.state.value, "output": outcome.answer}
     return operator, errors, None
+
+
+class FusedWorld(FileWorld):
+    """A world in which the kernel ends the process a moment after it has entered an action, or acted."""
+
+    def __init__(self, folder: Path, point: str, number: int, seconds: float) -> None:
+        super().__init__(folder)
+        self._point = point
+        self._left = number
+        self._seconds = seconds
+
+    def act(self, value: int = 0) -> int:
+        """Have the effect; the n-th one burns down the fuse."""
+        self._left -= 1
+        self._reach("entered")
+        result = super().act(value)
+        self._reach("acted")
+        return result
+
+    def _reach(self, point: str) -> None:
+        if self._left == 0 and point == self._point:
+            signal.setitimer(signal.ITIMER_REAL, self._seconds)
+
+
+async def fused(line: Line, *, folder: str, kind: str, point: str, number: int, seconds: float) -> Any:
+    """Take the run to its end, unless the kernel ends the process before."""
+    world = FusedWorld(Path(folder), point, number, seconds)
+    log = SQLiteRecordLog(Path(folder) / STORE)
+    outcome = await Operator(KINDS[kind], world).attend(KINDS[kind].build(log, world))
+    return {"state": outcome.task.state.value, "output": outcome.answer}
+
+
+class JumpingWorld(FileWorld):
+    """A world in which somebody sets the clock whenever something happens."""
+
+    def __init__(self, folder: Path, disk: Disk, jumps: Sequence[int]) -> None:
+        super().__init__(folder)
+        self._disk = disk
+        self._jumps = cycle(jumps)
+
+    def jump(self) -> None:
+        """Set the clock, to the next of the differences from the machine's."""
+        self._disk.shift_clock(next(self._jumps))
+
+    def act(self, value: int = 0) -> int:
+        """Have the effect, with a jump before and behind it."""
+        self.jump()
+        result = super().act(value)
+        self.jump()
+        return result
+
+    def asked(self) -> Wait | None:
+        """A model call, and a jump in it."""
+        self.jump()
+        return super().asked()
+
+
+async def jumping(line: Line, *, folder: str, kind: str, jumps: list[int], dies_at: int | None = None) -> Any:
+    """Take the run to its end while the clock jumps, unless the process is killed behind its n-th write."""
+    world = JumpingWorld(Path(folder), Disk(), jumps)
+    world.jump()
+    store = SQLiteRecordLog(Path(folder) / STORE)
+    log: RecordLog = DyingLog(store, dies_at=dies_at, die=lambda: os.kill(os.getpid(), signal.SIGKILL))
+    outcome = await Operator(KINDS[kind], world).attend(KINDS[kind].build(log, world))
+    return {"state": outcome.task.state.value, "output": outcome.answer}
 
 
 async def confined(line: Line, *, folder: str, kind: str, limit: int, room: int) -> Any:

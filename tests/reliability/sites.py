@@ -57,3 +57,10 @@ class Site:
         found = await self.log().get(ROOT)
         assert found is not None
         return found
+
+
+def new_folder(parent: Path, name: str) -> Path:
+    """An empty folder in another one."""
+    folder = parent / name
+    folder.mkdir()
+    return folder

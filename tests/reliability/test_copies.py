@@ -17,7 +17,7 @@ from protolink.errors import UnknownRunError
 from tests.reliability.facts import assert_sound
 from tests.reliability.host import Host
 from tests.reliability.programs import STORE
-from tests.reliability.sites import Site
+from tests.reliability.sites import Site, new_folder
 from tests.reliability.teams import KINDS, ROOT, FileWorld, Operator
 
 
@@ -68,7 +68,7 @@ async def test_a_copy_that_takes_the_log_along_and_a_backup_are_whole(site: Site
 
 async def test_two_copies_that_are_resumed_in_two_places_act_in_both(tmp_path: Path, host: Host) -> None:
     """Each is a store of its own and is sound in itself; that nobody does this is for whoever copies to see to."""
-    original = Site(_folder(tmp_path, "original"), host)
+    original = Site(new_folder(tmp_path, "original"), host)
     rows = await paused(original)
     await original.log().close()
     sites: list[Site] = []
@@ -92,7 +92,7 @@ async def test_a_copy_that_is_resumed_on_another_machine_is_warned_about(
     tmp_path: Path, host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once, and with the name of the file; here the copy says that it was made elsewhere."""
-    site = Site(_folder(tmp_path, "original"), host)
+    site = Site(new_folder(tmp_path, "original"), host)
     await paused(site)
     await site.log().close()
     with closing(sqlite3.connect(site.path)) as connection:
@@ -107,9 +107,3 @@ async def test_a_copy_that_is_resumed_on_another_machine_is_warned_about(
     (warning,) = caplog.messages
     assert STORE in warning
     assert "both may carry out the same action" in warning
-
-
-def _folder(parent: Path, name: str) -> Path:
-    folder = parent / name
-    folder.mkdir()
-    return folder

@@ -14,7 +14,7 @@ import pytest
 
 from tests.reliability.host import Host
 from tests.reliability.scale import TIMES
-from tests.reliability.sites import Site
+from tests.reliability.sites import Site, new_folder
 from tests.reliability.trials import Trial, last_word
 
 ROOMS = 12 * TIMES
@@ -34,12 +34,12 @@ async def test_a_process_that_gets_no_more_of_the_kernel_enters_nothing_twice(
 ) -> None:
     """It says so, and goes on when it may have more; where it ends, the next process takes the run to its end."""
     chance = random.Random(f"{SEED} {limit} {kind}")
-    undisturbed = Site(_folder(memory, "clean"), host)
+    undisturbed = Site(new_folder(memory, "clean"), host)
     answer, effects = undisturbed.process("attend", kind).end()["output"], len(set(undisturbed.world.effects))
     reached: Counter[str] = Counter()
 
     for number in range(ROOMS):
-        trial = Trial(Site(_folder(memory, str(number)), host), kind)
+        trial = Trial(Site(new_folder(memory, str(number)), host), kind)
         room = number % most if limit == resource.RLIMIT_NOFILE else chance.randrange(most)
         process = host.start("confined", folder=str(trial.site.folder), kind=kind, limit=limit, room=room)
         told = last_word(process)
@@ -57,9 +57,3 @@ async def test_a_process_that_gets_no_more_of_the_kernel_enters_nothing_twice(
 
     assert reached["said"] > ROOMS // 4, reached
     assert reached["had enough"] > 0, reached
-
-
-def _folder(parent: Path, name: str) -> Path:
-    folder = parent / name
-    folder.mkdir()
-    return folder

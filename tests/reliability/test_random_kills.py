@@ -10,11 +10,14 @@ import pytest
 
 from tests.reliability.host import Host
 from tests.reliability.scale import TIMES
-from tests.reliability.sites import Site
+from tests.reliability.sites import Site, new_folder
 from tests.reliability.teams import KINDS
 from tests.reliability.trials import Trial, last_word
 
-KILLS = 25 * TIMES
+KILLS = 50 * TIMES
+"""Of each kind of run."""
+
+FUSES = 25 * TIMES
 """Of each kind of run."""
 
 SEED = 20_260
@@ -24,17 +27,17 @@ FEWEST_WRITES = 6
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("explicit tool task", "reconcile")])
 async def test_a_process_that_is_killed_at_any_write_is_followed_by_one_that_ends_the_run(
-    kind: str, tmp_path: Path, host: Host
+    kind: str, memory: Path, host: Host
 ) -> None:
     """The real thing: SIGKILL behind each write that was committed, and before each that was not."""
-    clean = Site(_folder(tmp_path, "clean"), host)
+    clean = Site(new_folder(memory, "clean"), host)
     told = clean.process("attend", kind).end()
     place = 0
 
     # How many writes share a commit depends on the moment, so the last place is where no process dies any more.
     while True:
         place += 1
-        trial = Trial(Site(_folder(tmp_path, str(place)), host), kind)
+        trial = Trial(Site(new_folder(memory, str(place)), host), kind)
         process = trial.site.process("attend", kind, dies_at=place, applied=place % 2 == 0)
         ended = last_word(process)
         if ended is not None:
@@ -48,15 +51,46 @@ async def test_a_process_that_is_killed_at_any_write_is_followed_by_one_that_end
 
 
 @pytest.mark.parametrize("kind", ["tool", "worker's worker", "approval", "yield", "parallel read-only tools", "worker"])
-async def test_kills_at_moments_that_nobody_chose(kind: str, tmp_path: Path, host: Host) -> None:
+async def test_kills_at_moments_that_nobody_chose(kind: str, memory: Path, host: Host) -> None:
     """Each process lives for a random number of microseconds, in starts, resumes and settlements alike."""
     chance = random.Random(f"{SEED} {kind}")
-    answer, effects, seconds = await _measured(kind, Site(_folder(tmp_path, "clean"), host))
+    answer, effects, seconds = await _measured(kind, Site(new_folder(memory, "clean"), host))
     kills = 0
 
     while kills < KILLS:
-        trial = Trial(Site(_folder(tmp_path, str(chance.random())), host), kind)
+        trial = Trial(Site(new_folder(memory, str(chance.random())), host), kind)
         kills += await _killed_until_it_ends(trial, chance, answer, effects, seconds)
+
+
+@pytest.mark.parametrize("kind", ["tool", "prepared tool", "worker", "yield"])
+async def test_kills_between_an_effect_and_its_receipt(kind: str, memory: Path, host: Host) -> None:
+    """From a microsecond to five milliseconds behind the entry of an action, or behind its effect."""
+    chance = random.Random(f"{SEED} {kind} fused")
+    answer, effects, _ = await _measured(kind, Site(new_folder(memory, "clean"), host))
+    kills = between = trials = 0
+
+    while kills < FUSES:
+        trials += 1
+        trial = Trial(Site(new_folder(memory, str(trials)), host), kind)
+        point, number, seconds = chance.choice(["entered", "acted"]), chance.randint(1, effects), chance.random()
+        process = host.start(
+            "fused",
+            folder=str(trial.site.folder),
+            kind=kind,
+            point=point,
+            number=number,
+            seconds=5e-3 * seconds**4 + 1e-6,
+        )
+        told = last_word(process)
+        if told is None:
+            assert process.wait() == -signal.SIGALRM
+            kills += 1
+            await trial.look()
+            between += bool(trial.unsettled)
+            told = trial.site.process("attend", kind).end()
+        await trial.conclude(told, answer, effects)
+
+    assert between > FUSES // 4, "the kills came before the entry or behind the receipt"
 
 
 async def _measured(kind: str, site: Site) -> tuple[object, int, float]:
@@ -80,9 +114,3 @@ async def _killed_until_it_ends(
         await trial.look()
     await trial.conclude(told, answer, effects)
     return kills
-
-
-def _folder(parent: Path, name: str) -> Path:
-    folder = parent / name
-    folder.mkdir()
-    return folder
