@@ -26,7 +26,7 @@ SEED = 20_262
 DEATHS = 10 * TIMES
 """Of each kind of run, at as many different writes; every write of it where there are no more."""
 
-PLACES = 4 * TIMES
+PLACES = 2 * TIMES
 """Of each kind of run, for each kind of fault; every call of it where there are no more."""
 
 KINDS_OF_RUN = ["tool", "approval", "worker's worker", "yield", "two workers", "parallel read-only tools"]
