@@ -20,6 +20,7 @@ from protolink.durable.sqlite import SQLiteRecordLog
 from protolink.errors import DurableExecutionError, ProtolinkError
 from protolink.llms import LLMRequest
 from protolink.testing import DyingLog, call
+from protolink.testing.record_log import run_info, stored_rows
 from tests.reliability.disks import Change, Disk, Mode
 from tests.reliability.host import Line
 from tests.reliability.teams import KINDS, ROOT, FileWorld, OpenWorld, Operator, Player, Wait, World, task
@@ -186,6 +187,17 @@ async def watched(
     assert outcome is not None
     await store.close()
     return {**outcome, "errors": errors, "settled": operator.settled}
+
+
+async def checkpointed(line: Line, *, folder: str, trace: str, records: int, size: int) -> Any:
+    """Store large records one by one on a disk that is watched, so that checkpoints are due between them."""
+    disk = Disk()
+    disk.watch(Path(folder) / DISK, Path(trace))
+    log = MarkedLog(Path(folder) / DISK / STORE, disk)
+    lease = await log.create(ROOT, run_info(ROOT))
+    for after in range(records):
+        await log.append(lease, after, stored_rows(after, 1, body="x" * size), status="running")
+    await log.close()
 
 
 async def beset(

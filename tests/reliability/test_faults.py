@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import signal
 import sqlite3
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -25,12 +27,13 @@ from protolink import (
 from protolink._core.records import ActionCompleted, ActionStarted, ModelFailed
 from protolink.durable.memory import MemoryRecordLog
 from protolink.durable.sqlite import SQLiteRecordLog
-from protolink.errors import StoreBusyError
+from protolink.errors import DurableExecutionError, StoreBusyError
 from protolink.llms import LLM, LLMReply, LLMRequest, ToolCall
 from protolink.testing import call, calls
 from protolink.tools import Tool
 from tests.reliability.facts import fold, of_kind
 from tests.reliability.host import Process
+from tests.reliability.scale import TIMES
 from tests.reliability.sites import Site
 from tests.reliability.teams import KINDS, ROOT, FileWorld, Operator, Player, World, acting, task
 from tests.support import turns
@@ -188,6 +191,60 @@ async def test_an_odd_reply_enters_no_action_and_leaves_a_run_that_can_be_read(n
     assert world.effects == []
 
 
+def mutated(text: str, chance: random.Random) -> str:
+    """A text in which some characters are others, are missing or stand twice; or nothing of it at all."""
+    if chance.random() < 0.3:
+        return bytes(chance.randrange(256) for _ in range(chance.randrange(200))).decode("utf-8", "surrogateescape")
+    characters = list(text)
+    for _ in range(chance.randint(1, 8)):
+        place = chance.randrange(len(characters))
+        characters[place : place + chance.randint(0, 2)] = chance.choices(
+            '{}[]":,\\ua0\ud800\x00 tool', k=chance.randint(0, 3)
+        )
+    return "".join(characters)
+
+
+async def test_no_mutation_of_a_reply_enters_an_action_or_ends_the_process() -> None:
+    """What is said never names a tool that exists, however it is read."""
+    chance, world, said = random.Random(20_266), World(), '{"type": "tool_call", "tool": "launch", "args": {"v": 1}}'
+
+    for _ in range(100 * TIMES):
+        agent = Agent(name="a", llm=Odd(LLMReply(text=mutated(said, chance))), tools=[acting(world)], verbosity=0)
+        ended = await agent.run_task(task())
+        assert ended.state in (TaskState.COMPLETED, TaskState.FAILED)
+
+    assert world.effects == []
+
+
+async def test_a_bit_that_was_flipped_under_a_paused_run_changes_no_answer(memory: Path) -> None:
+    """Wherever it is: the run comes to the end that it would have come to, or is refused."""
+    chance, whole = random.Random(20_267), memory / "whole.sqlite"
+    log = SQLiteRecordLog(whole)
+    paused = await KINDS["yield"].start(KINDS["yield"].build(log, World()))
+    assert paused.state is TaskState.INPUT_REQUIRED
+    await log.close()
+    content, outcomes = whole.read_bytes(), Counter[str]()
+
+    for number in range(60 * TIMES):
+        damaged, place = bytearray(content), chance.randrange(len(content))
+        damaged[place] ^= 1 << chance.randrange(8)
+        path = memory / f"{number}.sqlite"
+        path.write_bytes(damaged)
+        log = SQLiteRecordLog(path)
+        try:
+            outcome = await Operator(KINDS["yield"], World()).attend(KINDS["yield"].build(log, World()))
+        except DurableExecutionError as error:
+            outcomes[type(error).__name__] += 1
+        else:
+            outcomes["went on"] += 1
+            assert outcome.answer == "seen ['1', '2', '3']", f"a flipped bit of byte {place} changed the answer"
+        await log.close()
+
+    assert set(outcomes) <= {"went on", "StoreDamagedError", "StoreVersionError", "StoreError"}
+    assert outcomes["went on"] > 0
+    assert outcomes["StoreDamagedError"] > 5
+
+
 async def test_half_a_character_anywhere_keeps_no_run_from_being_stored(tmp_path: Path) -> None:
     """In a prompt, and in an exception's words, where a file's name has brought it."""
     path = tmp_path / "runs.sqlite"
@@ -294,11 +351,15 @@ async def test_a_process_that_is_terminated_in_an_action_leaves_it_uncertain(sit
     assert site.world.effects == [told["action_id"]]
 
 
-async def test_a_server_that_is_terminated_ends_its_runs_and_leaves_in_time(site: Site) -> None:
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT], [signal.SIGTERM, signal.SIGTERM]])
+async def test_a_server_that_is_terminated_ends_its_runs_and_leaves_in_time(
+    signals: list[signal.Signals], site: Site
+) -> None:
     """Twenty runs, half of them in actions and half in model calls; each is canceled, none is lost."""
     server = site.host.start("serve", folder=str(site.folder), runs=20)
     server.until("at work")
-    server.signal(signal.SIGTERM)
+    for number in signals:
+        server.signal(number)
 
     assert server.end() == "terminated"
     assert server.wait() == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -16,6 +16,7 @@ from protolink import TaskState
 from protolink._core.records import ActionReconciled, ActionStarted, ModelAsked
 from protolink.durable import Row
 from protolink.errors import UnknownRunError
+from protolink.testing.record_log import stored_rows
 from tests.reliability.disks import Change, State, Step, read_trace
 from tests.reliability.facts import assert_sound, left_open, of_kind, uncertain
 from tests.reliability.host import Host
@@ -81,6 +82,11 @@ async def traced(kind: str, folder: Path, host: Host, *, dies_at: int, **faults:
     return Traced(site, kind, read_trace(trace), await site.rows(), told["output"])
 
 
+def acknowledged(state: State) -> int:
+    """How many records the store has told somebody of."""
+    return max((int(mark.split()[1]) for mark in state.marks if mark.startswith("stored ")), default=0)
+
+
 async def stored_in(site: Site) -> list[Row]:
     """The list that is there after the power loss."""
     try:
@@ -106,7 +112,7 @@ async def check_after_power_loss(run: Traced, length: int, folder: Path, chance:
     (folder / "calls").write_text("1\n" * state.marks.count("asked"))
 
     rows = await stored_in(site)
-    told = max((int(mark.split()[1]) for mark in state.marks if mark.startswith("stored ")), default=0)
+    told = acknowledged(state)
     assert len(rows) >= told, "what the store has acknowledged is gone"
     # What could not be synced was not acknowledged. It may have reached the disk all the same.
     known = told if has_failed else len(rows)
@@ -184,6 +190,42 @@ async def test_a_sync_that_fails_before_the_power_goes_is_never_taken_for_one_th
         shutil.rmtree(folder)
 
     assert was_torn > 2 * CUTS * TIMES // 4, "the cuts had nothing to tear"
+
+
+async def test_a_power_loss_around_a_checkpoint_loses_nothing_that_was_acknowledged(
+    memory: Path, watching_host: Host
+) -> None:
+    """While the log is moved into the file, and when it is begun anew; half of the cuts are right in the former."""
+    chance, records, size, folder = random.Random(SEED), 14, 700_000, memory / "run"
+    (folder / DISK).mkdir(parents=True)
+    trace = str(folder / "trace")
+    watching_host.start("checkpointed", folder=str(folder), trace=trace, records=records, size=size).end()
+    steps = read_trace(folder / "trace")
+    moving = list(moments_of_checkpoints(steps))
+    assert len(moving) > 100
+
+    for number in range(CUTS * TIMES):
+        length = chance.choice(moving) if number % 2 else chance.randint(1, len(steps))
+        state = State(steps[:length], folder / DISK)
+        (memory / str(number)).mkdir()
+        state.after_power_loss(memory / str(number) / DISK, chance)
+        site = Site(memory / str(number), watching_host, DISK)
+        rows = await stored_in(site)
+        assert len(rows) >= acknowledged(state), f"cut {number}, after step {length} of {len(steps)}"
+        assert rows == stored_rows(0, len(rows), body="x" * size)
+        await site.log().close()
+        shutil.rmtree(site.folder)
+
+
+def moments_of_checkpoints(steps: Sequence[Step]) -> Iterator[int]:
+    """The numbers of steps in which the file itself was written while its log existed."""
+    names: dict[int, str] = {}
+    for number, step in enumerate(steps, 1):
+        if step.change is Change.OPEN:
+            names[step.file] = step.text
+        has_log = any(name.endswith("-wal") for name in names.values())
+        if step.change is Change.WRITE and names[step.file].endswith(".sqlite") and has_log:
+            yield number
 
 
 @pytest.mark.parametrize("kind", ["tool", "worker's worker"])
