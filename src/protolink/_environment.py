@@ -7,6 +7,7 @@ what time it is, in which order identifiers come and when a deadline passes.
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 import time
 from collections.abc import Callable, Generator
@@ -39,6 +40,10 @@ class Environment:
     def new_id(self) -> str:
         """A fresh identifier of 128 random bits from the operating system, as 32 hexadecimal digits."""
         return secrets.token_hex(16)
+
+    def fraction(self) -> float:
+        """A random number from 0 up to and without 1, for what must not happen everywhere at the same moment."""
+        return random.random()
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
         """Run `callback` on the running event loop after `seconds`."""

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
 from protolink._callables import is_async
-from protolink._core.records import CancelRequested, RunStarted
+from protolink._core.records import CancelRequested, Inference, RunStarted
 from protolink._core.views.snapshot import task_snapshot
 from protolink._environment import Environment, current_environment
 from protolink._json import canonical
@@ -26,6 +26,7 @@ from protolink._runtime.journal import Journal
 from protolink._runtime.keeping import keeper_of, recording_in
 from protolink._runtime.parts import (
     CONVERSATION,
+    answer_bound_of,
     card_of,
     hooks_of,
     model_from,
@@ -59,7 +60,9 @@ from protolink.errors import (
 from protolink.handle import RunHandle, RunResult
 from protolink.hooks import AgentHooks
 from protolink.limits import SubagentLimits
+from protolink.llms.choice import ToolChoice, check_tool_choice
 from protolink.llms.port import LLM
+from protolink.llms.retry import RetryPolicy
 from protolink.message import Message
 from protolink.policy.approvals import ApprovalDecision, ApprovalHandler, ApprovalRequest
 from protolink.policy.policies import Policy, PolicyDecision, PolicyEffect, decide_all
@@ -138,6 +141,13 @@ class Agent:
         Model turns after which an attempt returns control with a `RunHandoff`; needs durability.
     execution_version
         The application's own name for the meaning of its tools; part of the configuration's identity.
+    tool_choice
+        What the model's turns say about the use of tools: `"auto"`, `"required"` or the name of a tool (until one,
+        or that one, was called), `"none"`, or a function of the step, from 1, that gives one of these for each turn.
+    max_answer_characters
+        How long an answer of text may be. A longer one is sent back to the model as a mistake.
+    retry_policy
+        How often, and after which pauses, a model call that a provider lost is made again; `RetryPolicy()`.
     verbosity
         What is logged under the logger `protolink`: up to 1 only what goes wrong around the runs (a store that
         fails, say), from 2 on the end of every run as well.
@@ -173,6 +183,9 @@ class Agent:
         execution_version: str = "1",
         authenticator: Authenticator | None = None,
         credentials: Mapping[str, Credential] | None = None,
+        tool_choice: ToolChoice = "auto",
+        max_answer_characters: int | None = None,
+        retry_policy: RetryPolicy | None = None,
         verbosity: int = 1,
     ) -> None:
         self.card = card_of(card, name, description, url)
@@ -186,8 +199,13 @@ class Agent:
             raise ConfigurationError("max_sync_workers must be a positive whole number")
         if approval_handler is not None and not callable(approval_handler):
             raise ConfigurationError(f"approval_handler must be callable, not {type(approval_handler).__name__}")
+        if retry_policy is not None and not isinstance(retry_policy, RetryPolicy):
+            raise ConfigurationError(f"retry_policy must be a RetryPolicy, not {type(retry_policy).__name__}")
         self._llm = model_of(llm)
         self._llm_factory = llm_factory
+        self._tool_choice = check_tool_choice(tool_choice)
+        self._max_answer_characters = answer_bound_of(max_answer_characters)
+        self._retry_policy = retry_policy or RetryPolicy()
         self._system_prompt = system_prompt
         mode = check_sync_execution(sync_execution, f"agent {self.name!r}")
         self._sync_execution: SyncExecution = "inline" if mode is None else mode
@@ -370,6 +388,9 @@ class Agent:
                 subagents=dict(self._subagents),
                 subagent_limits=self._subagent_limits,
                 keeper=self._keeper,
+                tool_choice=self._tool_choice,
+                max_answer_characters=self._max_answer_characters,
+                retry_policy=self._retry_policy,
             )
         return self._frozen
 
@@ -386,15 +407,17 @@ class Agent:
         context: RunContext | None = None,
         store: RunStore | None = None,
         redaction_policy: RedactionPolicy | None = None,
+        tool_choice: ToolChoice | None = None,
     ) -> RunHandle:
         """Start a run on the running event loop and give its handle; nothing has to be awaited for it to go on.
 
         The request is frozen here: its task, context and budget, the agent's configuration, the context
-        variables and the private request values of this moment. Raises `RuntimeError` without a running
+        variables and the private request values of this moment. `tool_choice` takes the place of the agent's for
+        this run; a stored run keeps it, so there it cannot be a function. Raises `RuntimeError` without a running
         loop, and `ValueError` for a request that contradicts itself.
         """
         request = request_for(prompt_or_task, session_id=session_id, budget=budget, context=context)
-        driver = self._driver(request)
+        driver = self._driver(request, tool_choice)
         if store is not None:
             driver.keeper = recording_in(self._keeper, store)
         return self._launch(driver, redaction_policy)
@@ -405,7 +428,7 @@ class Agent:
         driver.launch()
         return RunHandle(driver, Views(driver.journal, driver.run_id, redaction_policy))
 
-    def _driver(self, request: Request) -> Driver:
+    def _driver(self, request: Request, tool_choice: ToolChoice | None = None) -> Driver:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -413,9 +436,18 @@ class Agent:
         context = request.context
         if context.run_id in self._live:
             raise ConfigurationError(f"run {context.run_id!r} is already running")
+        if tool_choice is not None and callable(check_tool_choice(tool_choice)) and self._log is not None:
+            raise ConfigurationError(
+                "a run that is stored keeps its tool_choice, and a function cannot be stored; give it to the agent"
+            )
+        configuration = self.configuration()
+        choice = self._tool_choice if tool_choice is None else tool_choice
+        if isinstance(choice, str) and any(isinstance(work, Inference) for work in request.work):
+            configuration.offers.require(choice)
         environment = current_environment()
         journal = Journal(context.run_id, environment, self._log)
-        driver = Driver(self.configuration(), context, journal, environment)
+        driver = Driver(configuration, context, journal, environment)
+        driver.tool_choice = tool_choice if callable(tool_choice) else None
         driver.start(
             RunStarted(
                 task=request.task,
@@ -426,6 +458,7 @@ class Agent:
                 durable=self._log is not None,
                 slice_steps=self._slice_steps,
                 fingerprint={} if self._log is None else fingerprint_of(driver.configuration),
+                tool_choice=tool_choice if isinstance(tool_choice, str) else None,
             )
         )
         return driver
@@ -460,8 +493,9 @@ class Agent:
         *,
         budget: RunBudget | None = None,
         context: RunContext | None = None,
+        tool_choice: ToolChoice | None = None,
     ) -> Any:
-        """Run to the end and give the answer.
+        """Run to the end and give the answer; `tool_choice` is that of `start_run`.
 
         Raises a `TaskExecutionError` that says what ended the run, `UncertainExecutionError`, or
         `RunInterrupted` where it paused. Canceling the awaiting task cancels the run.
@@ -474,7 +508,7 @@ class Agent:
             request = request_for(message, session_id=session_id, budget=budget, context=context)
         else:
             raise ValueError(f"part_type is 'infer' or 'tool_call', not {part_type!r}")
-        return await self._to_the_end(self._launch(self._driver(request)))
+        return await self._to_the_end(self._launch(self._driver(request, tool_choice)))
 
     async def invoke_typed(
         self,
@@ -485,6 +519,7 @@ class Agent:
         session_id: str | None = None,
         budget: RunBudget | None = None,
         context: RunContext | None = None,
+        tool_choice: ToolChoice | None = None,
     ) -> T:
         """Run to the end and give the answer as a value of `response_model`.
 
@@ -497,22 +532,23 @@ class Agent:
 
         schema, validate = answer_validator(response_model)
         task = Task.create_infer(message, output_schema=schema, session_id=session_id, budget=budget, context=context)
-        driver = self._driver(request_for(task, max_attempts=max_attempts))
+        driver = self._driver(request_for(task, max_attempts=max_attempts), tool_choice)
         driver.validator = validate
         return cast("T", await self._to_the_end(self._launch(driver)))
 
-    async def run_task(self, task: Task) -> Task:
+    async def run_task(self, task: Task, *, tool_choice: ToolChoice | None = None) -> Task:
         """Run a task to its end and give its final snapshot; a failed run gives a failed task.
 
-        The submitted task stays as it is. Canceling the awaiting task cancels the run.
+        `tool_choice` is that of `start_run`. The submitted task stays as it is. Canceling the awaiting task
+        cancels the run.
         """
-        submitted = await self._submit(task)
+        submitted = await self._submit(task, tool_choice)
         return submitted if isinstance(submitted, Task) else (await self._await_owned(submitted)).task
 
-    async def _submit(self, task: Task) -> RunHandle | Task:
+    async def _submit(self, task: Task, tool_choice: ToolChoice | None = None) -> RunHandle | Task:
         """The run of a task, or its stored state where it was submitted before."""
         stored = await self._stored_task(task)
-        return self.start_run(task) if stored is None else stored
+        return self.start_run(task, tool_choice=tool_choice) if stored is None else stored
 
     async def _stored_task(self, task: Task) -> Task | None:
         """The stored state of a task that was submitted before: submitting it again starts nothing."""
@@ -751,6 +787,8 @@ class Agent:
             "policies": [policy_as_data(policy) for policy in self._policies],
             "state": list(self._state),
             "execution_version": self.execution_version,
+            "tool_choice": self._tool_choice if isinstance(self._tool_choice, str) else {"reconnect_required": True},
+            "max_answer_characters": self._max_answer_characters,
             "verbosity": self.verbosity,
         }
 
@@ -777,8 +815,13 @@ class Agent:
             "expose_tool_results": read.boolean("expose_tool_results", False),
             "state": read.texts("state"),
             "execution_version": read.text("execution_version", "1"),
+            "max_answer_characters": read.any("max_answer_characters", None),
             "verbosity": read.integer("verbosity", 1),
         }
+        if "tool_choice" not in overrides:
+            if isinstance(data.get("tool_choice"), Mapping):
+                raise ConfigurationError("this configuration has a tool_choice function; pass it with tool_choice=")
+            settings["tool_choice"] = read.text("tool_choice", "auto")
         if "policy" not in overrides:
             settings["policy"] = [policy_from(entry) for entry in read.items("policies")]
         if "llm" not in overrides and "llm_factory" not in overrides:

@@ -40,6 +40,7 @@ __all__ = [
     "ModelAsked",
     "ModelFailed",
     "ModelReplied",
+    "ModelRetried",
     "ModelUsage",
     "ProgressReported",
     "Proposal",
@@ -186,6 +187,9 @@ class RunStarted:
     fingerprint: dict[str, str] = field(default_factory=dict[str, str])
     """Digests of the configuration by component; a root's covers its children."""
 
+    tool_choice: str | None = None
+    """What this run says about the use of tools; None leaves it to the agent."""
+
     @property
     def task_id(self) -> str:
         """The id of the task."""
@@ -223,6 +227,33 @@ class ModelAsked:
     streaming: bool
     corrections_allowed: int
     estimated_input_tokens: int
+    tool_choice: str = "auto"
+    """What the turn says about the use of tools: `auto`, `required`, `none`, or the name of one."""
+
+
+@record
+class ModelRetried:
+    """A call of the turn failed, and another one was reserved: of the same model, or of the next one."""
+
+    error: ErrorInfo
+    attempt: int
+    """Which call of the turn failed, from 1."""
+
+    asked: ModelAsked
+    """The turn as the next call makes it."""
+
+    delay_seconds: float = 0.0
+    """The pause before the next call."""
+
+    status: int | None = None
+    """The provider's HTTP status."""
+
+    request_id: str | None = None
+    streamed: bool = False
+    """Whether pieces of the lost reply had been shown already; they count for nothing."""
+
+    usage: ModelUsage = field(default_factory=ModelUsage)
+    """What the lost call consumed, where the provider said so."""
 
 
 @record
@@ -550,6 +581,7 @@ Record = (
     | AttemptStarted
     | ConversationLoaded
     | ModelAsked
+    | ModelRetried
     | ModelReplied
     | ModelFailed
     | ReplyRefused

@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import Any, Final, Literal, assert_never
 
 from protolink._core import observations
-from protolink._core.budget import Counters, model_call_limit, tool_calls_left
+from protolink._core.budget import Counters, model_call_limit, repeated_call_limit, tool_calls_left
 from protolink._core.records import (
     ActionCanceled,
     ActionCompleted,
@@ -40,6 +40,7 @@ from protolink._core.records import (
     ModelAsked,
     ModelFailed,
     ModelReplied,
+    ModelRetried,
     ProgressReported,
     Proposal,
     QuestionAnswered,
@@ -155,6 +156,12 @@ class RunState:
 
     asked: ModelAsked | None = None
     """A model turn without its reply."""
+
+    retries: int = 0
+    """Calls of that turn that failed and were charged for themselves."""
+
+    called: set[str] = field(default_factory=set[str])
+    """What was called in the current piece of work, by the names that the model used; rejected calls are none."""
 
     actions: dict[str, ActionState] = field(default_factory=dict[str, ActionState])
     """The actions of the current turn, in the order of their proposal."""
@@ -274,6 +281,8 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
             _model_asked(tree, run, record)
         case ModelReplied():
             _model_replied(tree, run, record)
+        case ModelRetried():
+            _model_retried(tree, run, record)
         case ActionPrepared():
             action = _action(run, record.action_id, "proposed")
             action.prepared, action.stage = record, "prepared"
@@ -424,6 +433,7 @@ def _begin_work(run: RunState) -> None:
     """Put the next piece of work in front of the model, or its action in front of the pipeline."""
     run.corrections = 0
     run.answer_attempts = 0
+    run.called.clear()
     match run.work:
         case Inference() as inference:
             run.remember(observations.question_message(inference))
@@ -522,6 +532,8 @@ def _end(run: RunState, action: ActionState, record: Record) -> None:
     """Close an action; the last one of a turn moves them all into the conversation."""
     action.ending, action.stage = record, "ended"
     if action.proposal.action_id in run.actions:
+        if not isinstance(record, ActionRejected | ActionCanceled):
+            run.called.add(action.proposal.said)
         _flush_when_done(run)
 
 
@@ -545,12 +557,27 @@ def _model_asked(tree: TreeState, run: RunState, record: ModelAsked) -> None:
     run.slice_used += 1
     run.corrections_allowed = record.corrections_allowed
     run.asked = record
+    run.retries = 0
+
+
+def _model_retried(tree: TreeState, run: RunState, record: ModelRetried) -> None:
+    if run.asked is None or run.stop is not None:
+        raise RecordRefused("no model turn is waiting for another call")
+    before, after = run.asked.estimated_input_tokens, record.asked.estimated_input_tokens
+    exceeded = repeated_call_limit(tree.counters, run.budget, after - before)
+    if exceeded is not None:
+        raise RecordRefused(_budget_message(exceeded))
+    tree.counters.retry_model_call(before, after, record.usage)
+    run.retries += 1
+    run.asked = record.asked
+    run.corrections_allowed = record.asked.corrections_allowed
 
 
 def _model_replied(tree: TreeState, run: RunState, record: ModelReplied) -> None:
     if run.asked is None:
         raise RecordRefused("no model turn is waiting for this reply")
-    tree.counters.settle_model_call(run.asked.estimated_input_tokens, record.usage, record.attempts)
+    attempts = record.attempts - run.retries
+    tree.counters.settle_model_call(run.asked.estimated_input_tokens, record.usage, attempts)
     run.remember(observations.assistant_message(record, native=run.asked.native))
     run.asked = None
     if record.proposals:
@@ -635,6 +662,7 @@ def _completed(run: RunState, action: ActionState, record: ActionCompleted) -> N
     _keep_success(run, action, record.action_id, record.result)
     if action.prepared is not None and action.prepared.hooked:
         action.ending, action.stage = record, "completed"
+        run.called.add(action.proposal.said)
     else:
         _end(run, action, record)
     if isinstance(run.work, ToolRequest):

@@ -67,6 +67,7 @@ class Driver:
         "ending",
         "environment",
         "failed_child",
+        "fallbacks",
         "journal",
         "keeper",
         "lineage",
@@ -82,6 +83,7 @@ class Driver:
         "scope",
         "spawned",
         "task",
+        "tool_choice",
         "validator",
         "variables",
     )
@@ -136,7 +138,13 @@ class Driver:
         self.scope = Scope(environment)
         self.run: RunState
         self.llm: LLM | None = None
-        """Bound on the first model command of the attempt."""
+        """Bound on the first model command of the attempt; the one that it was routed to."""
+
+        self.fallbacks: tuple[LLM, ...] = ()
+        """The models that are asked when that one fails, in order."""
+
+        self.tool_choice: Callable[[int], str] | None = None
+        """What the run says about the use of tools, where it is a function and so cannot be stored."""
 
         self.offered: tuple[ToolDeclaration, ...] | None = None
         """The tools of the current turn, where a hook left some out."""

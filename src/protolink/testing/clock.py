@@ -60,6 +60,10 @@ class ManualClock(Environment):
         """The next identifier: 32 digits, counted from one."""
         return f"{next(self._ids):032x}"
 
+    def fraction(self) -> float:
+        """Always a half, so that what is spread at random lies in the middle."""
+        return 0.5
+
     def call_later(self, seconds: float, callback: Callable[[], object]) -> _ManualTimer:
         """Run `callback` inside the `advance` that reaches its moment, never before that."""
         timer = _ManualTimer(callback)
