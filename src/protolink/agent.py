@@ -202,6 +202,7 @@ class Agent:
         if retry_policy is not None and not isinstance(retry_policy, RetryPolicy):
             raise ConfigurationError(f"retry_policy must be a RetryPolicy, not {type(retry_policy).__name__}")
         self._llm = model_of(llm)
+        self._owns_llm = isinstance(llm, str)
         self._llm_factory = llm_factory
         self._tool_choice = check_tool_choice(tool_choice)
         self._max_answer_characters = answer_bound_of(max_answer_characters)
@@ -265,6 +266,7 @@ class Agent:
         if llm is not None and self._llm_factory is not None:
             raise ConfigurationError("this agent has an llm_factory; it cannot have a shared model as well")
         self._llm = model_of(llm)
+        self._owns_llm = isinstance(llm, str)
         self._frozen = None
 
     @cached_property
@@ -292,13 +294,19 @@ class Agent:
         return declared
 
     def add_worker_tool(
-        self, worker: str, *, name: str | None = None, tool: str | None = None, description: str | None = None
+        self,
+        worker: str,
+        *,
+        name: str | None = None,
+        tool: str | None = None,
+        description: str | None = None,
+        examples: Iterable[Any] | None = None,
     ) -> WorkerTool:
         """Offer the model one owned child, or one of its tools, as a typed tool. Executes nothing.
 
         The declaration stands for the very child that is registered now. Without `tool` it takes a `task`
         and asks the child for inference; with it, the child's exact tool is bound and its schemas are copied.
-        The name defaults to the child's, or to `<worker>_<tool>`.
+        The name defaults to the child's, or to `<worker>_<tool>`. `examples` are those of a tool.
 
         Raises `ConfigurationError` for a child or tool that is not there, a child without a model, and a name
         that is taken, reserved or unsuitable.
@@ -319,6 +327,7 @@ class Agent:
             tool=bound,
             name=name if name is not None else (worker if tool is None else f"{worker}_{tool}"),
             description=_facade_description(description, child, bound),
+            examples=examples,
         )
         self.add_tool(facade)
         return facade
@@ -722,8 +731,14 @@ class Agent:
         await self._presence.start()
 
     async def stop(self) -> None:
-        """Leave the registry and stop serving. Runs that others asked for are canceled, those of this process go on."""
+        """Leave the registry and stop serving. Runs that others asked for are canceled, those of this process go on.
+
+        A model that was given by name is closed; one that was passed stays the application's. A later run may use
+        either.
+        """
         await self._presence.stop()
+        if self._owns_llm and self._llm is not None:
+            await self._llm.aclose()
 
     def peer(self, target: str | AgentCard) -> AgentPeer:
         """Another agent, by its address, its card, or its name in the registry."""
@@ -870,6 +885,7 @@ def _reconnect(agent: Agent, declared: Reader) -> None:
         name=declared.text("name"),
         tool=binding.optional_text("tool"),
         description=declared.text("description"),
+        examples=declared.any("examples", list),
     )
 
 

@@ -33,8 +33,8 @@ def action_schema(
     """A schema that fits the allowed actions and nothing else.
 
     `choice` is `"auto"`, `"required"`, `"none"`, the name of a tool, or `"agent_call"`. `answer` is the schema of
-    a typed answer; without one the answer is a text of at most `max_answer_characters`. What a worker is asked has at most
-    `max_task_characters`. A tool's schema that refers to itself or to its definitions is kept whole under
+    a typed answer; without one the answer is a text of at most `max_answer_characters`. What a worker is asked
+    has at most `max_task_characters`. A tool's schema that refers to itself or to its definitions is kept whole under
     `$defs`, with its references turned there.
     """
     definitions: Schema = {}
