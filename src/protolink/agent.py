@@ -10,7 +10,7 @@ from dataclasses import asdict
 from functools import cached_property
 from os import PathLike
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast, overload
 
 from protolink._callables import is_async
 from protolink._core.records import CancelRequested, Inference, RunStarted
@@ -61,7 +61,8 @@ from protolink.handle import RunHandle, RunResult
 from protolink.hooks import AgentHooks
 from protolink.limits import SubagentLimits
 from protolink.llms.choice import ToolChoice, check_tool_choice
-from protolink.llms.port import LLM
+from protolink.llms.port import LLM, Pricing
+from protolink.llms.prices import Prices, prices_of
 from protolink.llms.retry import RetryPolicy
 from protolink.message import Message
 from protolink.policy.approvals import ApprovalDecision, ApprovalHandler, ApprovalRequest
@@ -148,6 +149,9 @@ class Agent:
         How long an answer of text may be. A longer one is sent back to the model as a mistake.
     retry_policy
         How often, and after which pauses, a model call that a provider lost is made again; `RetryPolicy()`.
+    prices
+        What models cost that have no `pricing` of their own: a table of `"provider:model"` to `Pricing`, or
+        `"published"` for the list of the extra `prices`. What neither knows stays unknown.
     verbosity
         What is logged under the logger `protolink`: up to 1 only what goes wrong around the runs (a store that
         fails, say), from 2 on the end of every run as well.
@@ -186,6 +190,7 @@ class Agent:
         tool_choice: ToolChoice = "auto",
         max_answer_characters: int | None = None,
         retry_policy: RetryPolicy | None = None,
+        prices: Prices | Mapping[str, Pricing] | Literal["published"] | None = None,
         verbosity: int = 1,
     ) -> None:
         self.card = card_of(card, name, description, url)
@@ -207,6 +212,7 @@ class Agent:
         self._tool_choice = check_tool_choice(tool_choice)
         self._max_answer_characters = answer_bound_of(max_answer_characters)
         self._retry_policy = retry_policy or RetryPolicy()
+        self._prices = prices_of(prices)
         self._system_prompt = system_prompt
         mode = check_sync_execution(sync_execution, f"agent {self.name!r}")
         self._sync_execution: SyncExecution = "inline" if mode is None else mode
@@ -400,6 +406,7 @@ class Agent:
                 tool_choice=self._tool_choice,
                 max_answer_characters=self._max_answer_characters,
                 retry_policy=self._retry_policy,
+                prices=self._prices,
             )
         return self._frozen
 

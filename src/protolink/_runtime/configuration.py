@@ -16,6 +16,7 @@ from protolink.hooks import AgentHooks
 from protolink.limits import SubagentLimits
 from protolink.llms.choice import AUTO, ToolChoice
 from protolink.llms.port import LLM, ToolDeclaration
+from protolink.llms.prices import Prices
 from protolink.llms.prompt import WorkerDescription, agent_call_declaration
 from protolink.llms.retry import RetryPolicy
 from protolink.policy.approvals import ApprovalHandler
@@ -80,6 +81,9 @@ class Configuration:
     """The length that an answer of text may have."""
 
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
+    prices: Prices | None = None
+    """What models cost that do not know it themselves."""
+
     keeper: Keeper | None = None
     """The stores for conversations, tasks and reports, where the agent has any."""
 

@@ -14,6 +14,7 @@ from protolink.llms.port import (
     ToolCall,
     ToolDeclaration,
 )
+from protolink.llms.prices import Prices
 from protolink.llms.retry import RetryPolicy
 from protolink.llms.routing import RoutedLLM
 
@@ -26,6 +27,7 @@ __all__ = [
     "MockTurn",
     "ModelCallError",
     "ModelUsage",
+    "Prices",
     "Pricing",
     "RetryPolicy",
     "RoutedLLM",

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Final
 from protolink._environment import current_environment
 from protolink._json import dumps, is_mapping
 from protolink.errors import ConfigurationError
-from protolink.llms.port import LLM, LLMReply, LLMRequest, ModelCallError, ModelUsage
+from protolink.llms.port import LLM, LLMReply, LLMRequest, ModelCallError, ModelUsage, Pricing
 
 __all__ = ["LocalLLM"]
 
@@ -58,6 +58,7 @@ class LocalLLM(LLM):
     """
 
     provider = "local"
+    pricing = Pricing(input=0.0, output=0.0)
     constrained = True
     streaming = True
     repeats_question = True
@@ -250,7 +251,6 @@ def _usage(reported: Mapping[str, Any]) -> ModelUsage:
         input_tokens=reported.get("prompt_tokens"),
         output_tokens=reported.get("completion_tokens"),
         cached_tokens=details.get("cached_tokens"),
-        cost=0.0,
         source="provider",
     )
 

@@ -69,6 +69,8 @@ class Pricing:
 
     input: float
     output: float
+    cached_input: float | None = None
+    """For input tokens that the provider had cached; None is the price of `input`."""
 
 
 class ModelCallError(ProtolinkError):

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from protolink._core.budget import model_call_limit, repeated_call_limit
@@ -25,6 +26,7 @@ from protolink.hooks import ModelRequest
 from protolink.llms.choice import AUTO, NONE, REQUIRED, check_tool_choice
 from protolink.llms.create import create_llm
 from protolink.llms.port import LLM, UNKNOWN_USAGE, LLMReply, LLMRequest, ModelCallError, ModelUsage, ToolDeclaration
+from protolink.llms.prices import cost_of, has_price
 
 if TYPE_CHECKING:
     from protolink._runtime.driver import Driver
@@ -74,9 +76,10 @@ async def ask_model(driver: Driver, asking: AskModel) -> None:
                 await _failed(driver, "model_failed", f"the model {llm.provider}:{llm.model} failed", error)
                 return
             of_model = of_model + 1 if next_llm is llm else 1
-            llm = driver.llm = next_llm
+            lost_by, llm = llm, next_llm
+            driver.llm = llm
             request, asked = _request(driver, llm, plan, stream)
-            await driver.append(_retried(driver, error, asked, delay, streamed=stream.any))
+            await driver.append(_retried(driver, lost_by, error, asked, delay, streamed=stream.any))
             if delay:
                 await driver.scope.call(_pause(driver.environment, delay))
             continue
@@ -88,7 +91,7 @@ async def ask_model(driver: Driver, asking: AskModel) -> None:
 
 
 def _has_price(driver: Driver, llm: LLM) -> bool:
-    return driver.run.budget.max_cost is None or llm.pricing is not None
+    return driver.run.budget.max_cost is None or has_price(llm, driver.configuration.prices)
 
 
 def _next_call(
@@ -108,9 +111,13 @@ def _next_call(
     return (None, 0.0) if delay is None else (llm, delay)
 
 
-def _retried(driver: Driver, error: BaseException, asked: ModelAsked, delay: float, *, streamed: bool) -> ModelRetried:
+def _retried(
+    driver: Driver, lost_by: LLM, error: BaseException, asked: ModelAsked, delay: float, *, streamed: bool
+) -> ModelRetried:
     lost = error if isinstance(error, ModelCallError) else None
     usage = lost.usage if lost is not None and isinstance(lost.usage, ModelUsage) else UNKNOWN_USAGE
+    if usage is not UNKNOWN_USAGE:
+        usage = replace(usage, cost=cost_of(lost_by, driver.configuration.prices, usage))
     return ModelRetried(
         error=ErrorInfo(code="model_failed", message=describe_error(error), type=type(error).__name__),
         attempt=driver.run.retries + 1,

@@ -13,6 +13,7 @@ from protolink._json import JSONError, dumps, is_mapping, parse, render
 from protolink._text import encodable
 from protolink.llms.choice import AUTO, NONE, REQUIRED
 from protolink.llms.port import LLM, UNKNOWN_USAGE, LLMReply, ModelUsage, ToolCall
+from protolink.llms.prices import Prices, cost_of
 from protolink.tools.worker import WorkerTool
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ async def record_reply(driver: Driver, llm: LLM, asked: ModelAsked, reply: LLMRe
         proposals=proposals,
         answer=answer,
         problem=problem,
-        usage=_usage(llm, asked, reply),
+        usage=_usage(llm, driver.configuration.prices, asked, reply),
         seconds=seconds,
         attempts=driver.run.retries + max(1, reply.attempts),
         finish_reason=reply.finish_reason,
@@ -191,7 +192,7 @@ def calls_as_text(calls: tuple[ToolCall, ...]) -> str:
     return dumps(rendered)
 
 
-def _usage(llm: LLM, asked: ModelAsked, reply: LLMReply) -> ModelUsage:
+def _usage(llm: LLM, prices: Prices | None, asked: ModelAsked, reply: LLMReply) -> ModelUsage:
     """The provider's numbers, or estimates that say so; a cost only where a price is known."""
     usage = reply.usage
     tokens_in, tokens_out = usage.input_tokens, usage.output_tokens
@@ -202,15 +203,14 @@ def _usage(llm: LLM, asked: ModelAsked, reply: LLMReply) -> ModelUsage:
             tokens_in = asked.estimated_input_tokens
         if tokens_out is None:
             tokens_out = len(reply.text or calls_as_text(reply.calls)) // CHARACTERS_PER_TOKEN + 1
-    cost = usage.cost
-    if cost is None and llm.pricing is not None:
-        cost = (tokens_in * llm.pricing.input + tokens_out * llm.pricing.output) / 1_000_000
-    return ModelUsage(
+    counted = ModelUsage(
         input_tokens=tokens_in,
         output_tokens=tokens_out,
         cached_tokens=usage.cached_tokens,
         reasoning_tokens=usage.reasoning_tokens,
-        cost=cost,
+        cost=usage.cost,
         source=source,
         estimated=estimated,
     )
+    cost = cost_of(llm, prices, counted)
+    return counted if cost == usage.cost else replace(counted, cost=cost)
