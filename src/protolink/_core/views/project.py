@@ -35,6 +35,7 @@ from protolink._core.records import (
     ConversationLoaded,
     DelegationSuspended,
     ErrorInfo,
+    HistoryCompacted,
     ModelAsked,
     ModelFailed,
     ModelReplied,
@@ -127,6 +128,11 @@ def _from_record(entry: Entry, who: Identity) -> RunEvent:
             return _model_asked(entry, record, who)
         case ModelReplied():
             return _model_replied(entry, record, who)
+        case HistoryCompacted():
+            event = _event(entry, "llm.context.compacted", who)
+            event.summary = "the oldest messages are not sent any more"
+            event.payload["metadata"].update(messages_before=record.before, summarized=record.summary is not None)
+            return event
         case ModelRetried():
             return _model_retried(entry, record, who)
         case ActionPrepared():

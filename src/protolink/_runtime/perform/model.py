@@ -18,6 +18,7 @@ from protolink._record import command
 from protolink._runtime.offers import Offer
 from protolink._runtime.pace import turn
 from protolink._runtime.perform.calls import call, call_hooks
+from protolink._runtime.perform.compact import keep_within_window
 from protolink._runtime.perform.reply import CHARACTERS_PER_TOKEN, calls_as_text, checked, record_reply
 from protolink._runtime.scopes import PASSING, enter
 from protolink._text import describe_error
@@ -199,8 +200,16 @@ async def _planned(driver: Driver, llm: LLM, step: int) -> _Plan | None:
     except BaseException as error:  # the application's function, too
         await driver.fail("configuration", f"tool_choice failed: {describe_error(error)}", error)
         return None
+    offers, schema = driver.configuration.offers, _answer_schema(driver)
+    try:
+        await keep_within_window(driver, llm, offers.offer(llm, choice, None, schema).characters)
+    except PASSING:
+        raise
+    except BaseException as error:  # a hook's
+        await driver.fail("hook_failed", f"on_compaction failed: {describe_error(error)}", error)
+        return None
     if not driver.configuration.before_model:
-        return _Plan(step, choice, driver.run.history, None)
+        return _Plan(step, choice, driver.run.sent, None)
     try:
         messages, tools = await _hooked(driver, step, _declared(driver, llm, choice))
     except PASSING:
@@ -243,8 +252,8 @@ def _declared(driver: Driver, llm: LLM, choice: str) -> tuple[ToolDeclaration, .
 
 def _request(driver: Driver, llm: LLM, plan: _Plan, stream: _Stream) -> tuple[LLMRequest, ModelAsked]:
     """The turn as one model takes it, and the record that reserves it."""
-    run, work = driver.run, driver.run.work
-    schema = work.output_schema if isinstance(work, Inference) else None
+    run = driver.run
+    schema = _answer_schema(driver)
     tools = None
     if plan.tools is not None:
         tools = tuple(tool for tool in _declared(driver, llm, plan.choice) if tool.name in plan.tools)
@@ -277,6 +286,11 @@ def _request(driver: Driver, llm: LLM, plan: _Plan, stream: _Stream) -> tuple[LL
     return request, asked
 
 
+def _answer_schema(driver: Driver) -> dict[str, Any] | None:
+    work = driver.run.work
+    return work.output_schema if isinstance(work, Inference) else None
+
+
 def _messages(driver: Driver, llm: LLM, plan: _Plan, offer: Offer) -> Sequence[dict[str, Any]]:
     messages = plan.messages
     work = driver.run.work
@@ -292,7 +306,7 @@ async def _hooked(
     """The messages and tools as the hooks left them; copies, for the conversation itself stays as it is."""
     declared = {tool.name: tool for tool in offered}
     request = ModelRequest(
-        history=thaw(driver.run.history),
+        history=thaw(driver.run.sent),
         tools=[
             {"name": tool.name, "description": tool.description, "input_schema": thaw(tool.input_schema)}
             for tool in declared.values()
