@@ -30,9 +30,9 @@ installed = pytest.mark.skipif(
 # A model computes as long as the machine needs for it, which others may use as well.
 pytestmark = pytest.mark.time_limit(110)
 FACTS = {
-    "kettle": "The kettle is red and costs 30 euros.",
     "lamp": "The lamp is green and costs 12 euros.",
     "chair": "The chair is blue and costs 45 euros.",
+    "table": "The table is black and costs 90 euros.",
 }
 SHOWN = {
     "question": "What does the lamp cost?",
@@ -49,7 +49,7 @@ class Weather(BaseModel):
     warm: bool
 
 
-def lookup(item: Literal["kettle", "lamp", "chair"]) -> str:
+def lookup(item: Literal["lamp", "chair", "table"]) -> str:
     """Look up what is known about an item."""
     return FACTS[item]
 
@@ -76,7 +76,7 @@ def _clerk(llm: LocalLLM | str) -> Agent:
 
 
 @installed
-@pytest.mark.parametrize(("item", "known"), [("kettle", "red"), ("chair", "blue")])
+@pytest.mark.parametrize(("item", "known"), [("chair", "blue"), ("table", "black")])
 async def test_it_chooses_a_tool_and_answers_from_its_result(llm: LocalLLM, item: str, known: str) -> None:
     """A model of 135 million weights gets there under a grammar, with one demonstration and a required look."""
     events, result = await observe(_clerk(llm), f"What colour is the {item}?")
