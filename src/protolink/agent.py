@@ -60,7 +60,7 @@ from protolink.errors import (
 from protolink.handle import RunHandle, RunResult
 from protolink.hooks import AgentHooks
 from protolink.limits import SubagentLimits
-from protolink.llms.choice import ToolChoice, check_tool_choice
+from protolink.llms.choice import AUTO, ToolChoice, check_tool_choice
 from protolink.llms.port import LLM, Pricing
 from protolink.llms.prices import Prices, prices_of
 from protolink.llms.retry import RetryPolicy
@@ -458,7 +458,7 @@ class Agent:
             )
         configuration = self.configuration()
         choice = self._tool_choice if tool_choice is None else tool_choice
-        if isinstance(choice, str) and any(isinstance(work, Inference) for work in request.work):
+        if choice != AUTO and isinstance(choice, str) and any(isinstance(work, Inference) for work in request.work):
             configuration.offers.require(choice)
         environment = current_environment()
         journal = Journal(context.run_id, environment, self._log)

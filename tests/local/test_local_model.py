@@ -157,6 +157,18 @@ async def test_a_typed_answer_has_its_shape(llm: LocalLLM) -> None:
 
 
 @installed
+async def test_the_engine_takes_schemas_that_refer_to_themselves(llm: LocalLLM) -> None:
+    """References are moved where the engine looks for them; one that leads nowhere would be refused."""
+    link: dict[str, Any] = {"type": "object", "properties": {"next": {"$ref": "#"}}, "additionalProperties": False}
+    tool = Tool(lambda **link: "linked", name="link", description="Link.", input_schema=link)
+    agent = Agent(name="a", llm=llm, tools=[tool], tool_choice="link")
+
+    events, _ = await observe(agent, "Link.", budget=RunBudget(max_output_tokens=20))
+
+    assert of_type(events, "llm.call.completed")
+
+
+@installed
 async def test_weights_are_loaded_at_first_use_and_freed_on_request(llm: LocalLLM) -> None:
     """An agent that is only built costs nothing, and a closed model can be used again."""
     agent = Agent(name="a", llm=llm)

@@ -299,14 +299,10 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
     match record:
         case ConversationLoaded():
             _conversation_loaded(run, record)
-        case HistoryCompacted():
-            _history_compacted(run, record)
         case ModelAsked():
             _model_asked(tree, run, record)
         case ModelReplied():
             _model_replied(tree, run, record)
-        case ModelRetried():
-            _model_retried(tree, run, record)
         case ActionPrepared():
             action = _action(run, record.action_id, "proposed")
             action.prepared, action.stage = record, "prepared"
@@ -389,6 +385,10 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
             _running(run, record.action_id, "proposed", "prepared", "authorized")
         case AnswerGiven():
             _answer_given(run, record)
+        case ModelRetried():
+            _model_retried(tree, run, record)
+        case HistoryCompacted():
+            _history_compacted(run, record)
         case AttemptStarted():
             _attempt_started(run, record)
         case ActionReconciled():

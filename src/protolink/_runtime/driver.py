@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from protolink._core.machine import decide
@@ -75,6 +76,7 @@ class Driver:
         "llm",
         "offered",
         "on_finish",
+        "owns_llm",
         "parent",
         "places",
         "policies",
@@ -139,6 +141,9 @@ class Driver:
         self.run: RunState
         self.llm: LLM | None = None
         """Bound on the first model command of the attempt; the one that it was routed to."""
+
+        self.owns_llm = False
+        """Whether the model was made for this attempt from a specification that a factory gave."""
 
         self.fallbacks: tuple[LLM, ...] = ()
         """The models that are asked when that one fails, in order."""
@@ -366,10 +371,20 @@ class Driver:
                     await self.journal.end()
                 if self.keeper is not None:
                     await self.keeper.keep(self)
+                if self.owns_llm:
+                    await self._close_llm()
             finally:
                 self._finish()
         if canceled is not None:
             raise canceled
+
+    async def _close_llm(self) -> None:
+        """Give back what a model holds that nobody else knows of."""
+        scope = Scope(self.environment)
+        for llm in (self.llm, *self.fallbacks):
+            if llm is not None:
+                with suppress(Exception):  # the provider's: the run has its outcome, whatever closing makes of it
+                    await scope.call(llm.aclose())
 
     async def _abandon(self) -> None:
         """The log takes nothing more: stop what is at work and leave the run to be taken up again."""

@@ -63,6 +63,13 @@ async def ask_model(driver: Driver, asking: AskModel) -> None:
         await driver.append(exceeded)
         return
     await driver.append(asked)
+    await _until_replied(driver, llm, plan, stream, request, asked)
+
+
+async def _until_replied(
+    driver: Driver, llm: LLM, plan: _Plan, stream: _Stream, request: LLMRequest, asked: ModelAsked
+) -> None:
+    """Call as often as it takes, of one model or of the next, and record the reply, or why there is none."""
     of_model = 1
     while True:
         began = driver.environment.monotonic()
@@ -79,12 +86,14 @@ async def ask_model(driver: Driver, asking: AskModel) -> None:
             of_model = of_model + 1 if next_llm is llm else 1
             lost_by, llm = llm, next_llm
             driver.llm = llm
+            if llm is not lost_by and llm.context_window is not None and not await _compacted(driver, llm, plan.choice):
+                return
             request, asked = _request(driver, llm, plan, stream)
             await driver.append(_retried(driver, lost_by, error, asked, delay, streamed=stream.any))
             if delay:
                 await driver.scope.call(_pause(driver.environment, delay))
-            continue
-        break
+        else:
+            break
     # A provider that streamed nothing is a stream of one fragment.
     if not stream.any and (reply.text or reply.calls):
         stream.fragment(reply.text or calls_as_text(reply.calls))
@@ -149,7 +158,9 @@ async def _bind(driver: Driver) -> LLM | None:
             return None
         return _begin_with(driver, configuration.llm)
     try:
-        return _begin_with(driver, _as_llm(await call(driver, configuration.llm_factory, in_thread=True)))
+        made = await call(driver, configuration.llm_factory, in_thread=True)
+        driver.owns_llm = isinstance(made, str)
+        return _begin_with(driver, _as_llm(made))
     except PASSING:
         raise
     except BaseException as error:  # the factory's
@@ -185,7 +196,9 @@ class _Plan:
 
     step: int
     choice: str
-    messages: Sequence[dict[str, Any]]
+    messages: Sequence[dict[str, Any]] | None
+    """What the hooks made of the conversation, or None where no hook was asked."""
+
     tools: tuple[str, ...] | None
     """The names that the hooks left, or None where no hook was asked."""
 
@@ -194,22 +207,17 @@ async def _planned(driver: Driver, llm: LLM, step: int) -> _Plan | None:
     """The turn as the application's choice and hooks want it. None, and a record, where they contradict each other."""
     try:
         choice = _choice(driver, step)
-        driver.configuration.offers.require(choice)
+        if choice != AUTO:
+            driver.configuration.offers.require(choice)
     except PASSING:
         raise
     except BaseException as error:  # the application's function, too
         await driver.fail("configuration", f"tool_choice failed: {describe_error(error)}", error)
         return None
-    offers, schema = driver.configuration.offers, _answer_schema(driver)
-    try:
-        await keep_within_window(driver, llm, offers.offer(llm, choice, None, schema).characters)
-    except PASSING:
-        raise
-    except BaseException as error:  # a hook's
-        await driver.fail("hook_failed", f"on_compaction failed: {describe_error(error)}", error)
+    if llm.context_window is not None and not await _compacted(driver, llm, choice):
         return None
     if not driver.configuration.before_model:
-        return _Plan(step, choice, driver.run.sent, None)
+        return _Plan(step, choice, None, None)
     try:
         messages, tools = await _hooked(driver, step, _declared(driver, llm, choice))
     except PASSING:
@@ -222,6 +230,19 @@ async def _planned(driver: Driver, llm: LLM, step: int) -> _Plan | None:
         await driver.fail("configuration", f"a before_model hook left out what tool_choice={choice!r} needs")
         return None
     return _Plan(step, choice, messages, names)
+
+
+async def _compacted(driver: Driver, llm: LLM, choice: str) -> bool:
+    """Make the conversation fit the model's window. False, and a record, where a hook failed."""
+    offer = driver.configuration.offers.offer(llm, choice, None, _answer_schema(driver))
+    try:
+        await keep_within_window(driver, llm, offer.characters)
+    except PASSING:
+        raise
+    except BaseException as error:  # a hook's
+        await driver.fail("hook_failed", f"on_compaction failed: {describe_error(error)}", error)
+        return False
+    return True
 
 
 def _delegates(driver: Driver, choice: str) -> bool:
@@ -292,7 +313,7 @@ def _answer_schema(driver: Driver) -> dict[str, Any] | None:
 
 
 def _messages(driver: Driver, llm: LLM, plan: _Plan, offer: Offer) -> Sequence[dict[str, Any]]:
-    messages = plan.messages
+    messages = driver.run.sent if plan.messages is None else plan.messages
     work = driver.run.work
     if llm.repeats_question and isinstance(work, Inference) and messages and messages[-1]["role"] == "tool":
         last = messages[-1]
