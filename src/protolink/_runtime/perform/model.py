@@ -26,6 +26,7 @@ from protolink.errors import ConfigurationError
 from protolink.hooks import ModelRequest
 from protolink.llms.choice import AUTO, NONE, REQUIRED, check_tool_choice
 from protolink.llms.create import create_llm
+from protolink.llms.history import as_json_actions, as_native_calls, forms_of
 from protolink.llms.port import LLM, UNKNOWN_USAGE, LLMReply, LLMRequest, ModelCallError, ModelUsage, ToolDeclaration
 from protolink.llms.prices import cost_of, has_price
 
@@ -307,6 +308,15 @@ def _request(driver: Driver, llm: LLM, plan: _Plan, stream: _Stream) -> tuple[LL
     return request, asked
 
 
+def _has_other_form(driver: Driver, llm: LLM) -> bool:
+    """Whether calls of the conversation may have been said in a form that is not this model's."""
+    run, other = driver.run, not llm.native_tools
+    if other in run.call_forms:
+        return True
+    # Sessions are read once a run, and only what was said before it can hold what the run has not said.
+    return bool(run.earlier) and other in forms_of(run.history[: run.earlier])
+
+
 def _answer_schema(driver: Driver) -> dict[str, Any] | None:
     work = driver.run.work
     return work.output_schema if isinstance(work, Inference) else None
@@ -314,6 +324,8 @@ def _answer_schema(driver: Driver) -> dict[str, Any] | None:
 
 def _messages(driver: Driver, llm: LLM, plan: _Plan, offer: Offer) -> Sequence[dict[str, Any]]:
     messages = driver.run.sent if plan.messages is None else plan.messages
+    if _has_other_form(driver, llm):
+        messages = as_native_calls(messages) if llm.native_tools else as_json_actions(messages)
     work = driver.run.work
     if llm.repeats_question and isinstance(work, Inference) and messages and messages[-1]["role"] == "tool":
         last = messages[-1]
