@@ -19,7 +19,14 @@ from protolink.tools.worker import WorkerTool
 if TYPE_CHECKING:
     from protolink._runtime.driver import Driver
 
-__all__ = ["CHARACTERS_PER_TOKEN", "calls_as_text", "checked", "delegation_proposal", "record_reply"]
+__all__ = [
+    "CHARACTERS_PER_TOKEN",
+    "MAX_CALLS_PER_REPLY",
+    "calls_as_text",
+    "checked",
+    "delegation_proposal",
+    "record_reply",
+]
 
 MAX_CALLS_PER_REPLY: Final = 64
 CHARACTERS_PER_TOKEN: Final = 4
