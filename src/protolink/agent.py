@@ -10,10 +10,10 @@ from dataclasses import asdict
 from functools import cached_property, partial
 from os import PathLike
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast, overload
 
 from protolink._callables import is_async
-from protolink._core.records import CancelRequested, RunStarted
+from protolink._core.records import CancelRequested, Inference, RunStarted
 from protolink._core.views.snapshot import task_snapshot
 from protolink._environment import Environment, current_environment
 from protolink._json import canonical
@@ -26,6 +26,7 @@ from protolink._runtime.journal import Journal
 from protolink._runtime.keeping import keeper_of, recording_in
 from protolink._runtime.parts import (
     CONVERSATION,
+    answer_bound_of,
     card_of,
     hooks_of,
     model_from,
@@ -62,7 +63,10 @@ from protolink.errors import (
 from protolink.handle import RunHandle, RunResult
 from protolink.hooks import AgentHooks
 from protolink.limits import SubagentLimits
-from protolink.llms.port import LLM
+from protolink.llms.choice import AUTO, ToolChoice, check_tool_choice
+from protolink.llms.port import LLM, Pricing
+from protolink.llms.prices import Prices, prices_of
+from protolink.llms.retry import RetryPolicy
 from protolink.message import Message
 from protolink.policy.approvals import ApprovalDecision, ApprovalHandler, ApprovalRequest
 from protolink.policy.policies import Policy, PolicyDecision, PolicyEffect, decide_all
@@ -145,6 +149,16 @@ class Agent:
         Model turns after which an attempt returns control with a `RunHandoff`; needs durability.
     execution_version
         The application's own name for the meaning of its tools; part of the configuration's identity.
+    tool_choice
+        What the model's turns say about the use of tools: `"auto"`, `"required"` or the name of a tool (until one,
+        or that one, was called), `"none"`, or a function of the step, from 1, that gives one of these for each turn.
+    max_answer_characters
+        How long an answer of text may be. A longer one is sent back to the model as a mistake.
+    retry_policy
+        How often, and after which pauses, a model call that a provider lost is made again; `RetryPolicy()`.
+    prices
+        What models cost that have no `pricing` of their own: a table of `"provider:model"` to `Pricing`, or
+        `"published"` for the list of the extra `prices`. What neither knows stays unknown.
     verbosity
         What is logged under the logger `protolink`: up to 1 only what goes wrong around the runs (a store that
         fails, say), from 2 on the end of every run as well.
@@ -181,6 +195,10 @@ class Agent:
         execution_version: str = "1",
         authenticator: Authenticator | None = None,
         credentials: Mapping[str, Credential] | None = None,
+        tool_choice: ToolChoice = "auto",
+        max_answer_characters: int | None = None,
+        retry_policy: RetryPolicy | None = None,
+        prices: Prices | Mapping[str, Pricing] | Literal["published"] | None = None,
         verbosity: int = 1,
     ) -> None:
         self.card = card_of(card, name, description, url)
@@ -194,8 +212,15 @@ class Agent:
             raise ConfigurationError("max_sync_workers must be a positive whole number")
         if approval_handler is not None and not callable(approval_handler):
             raise ConfigurationError(f"approval_handler must be callable, not {type(approval_handler).__name__}")
+        if retry_policy is not None and not isinstance(retry_policy, RetryPolicy):
+            raise ConfigurationError(f"retry_policy must be a RetryPolicy, not {type(retry_policy).__name__}")
         self._llm = model_of(llm)
+        self._owns_llm = isinstance(llm, str)
         self._llm_factory = llm_factory
+        self._tool_choice = check_tool_choice(tool_choice)
+        self._max_answer_characters = answer_bound_of(max_answer_characters)
+        self._retry_policy = retry_policy or RetryPolicy()
+        self._prices = prices_of(prices)
         self._system_prompt = system_prompt
         mode = check_sync_execution(sync_execution, f"agent {self.name!r}")
         self._sync_execution: SyncExecution = "inline" if mode is None else mode
@@ -256,6 +281,7 @@ class Agent:
         if llm is not None and self._llm_factory is not None:
             raise ConfigurationError("this agent has an llm_factory; it cannot have a shared model as well")
         self._llm = model_of(llm)
+        self._owns_llm = isinstance(llm, str)
         self._frozen = None
 
     @cached_property
@@ -283,13 +309,19 @@ class Agent:
         return declared
 
     def add_worker_tool(
-        self, worker: str, *, name: str | None = None, tool: str | None = None, description: str | None = None
+        self,
+        worker: str,
+        *,
+        name: str | None = None,
+        tool: str | None = None,
+        description: str | None = None,
+        examples: Iterable[Any] | None = None,
     ) -> WorkerTool:
         """Offer the model one owned child, or one of its tools, as a typed tool. Executes nothing.
 
         The declaration stands for the very child that is registered now. Without `tool` it takes a `task`
         and asks the child for inference; with it, the child's exact tool is bound and its schemas are copied.
-        The name defaults to the child's, or to `<worker>_<tool>`.
+        The name defaults to the child's, or to `<worker>_<tool>`. `examples` are those of a tool.
 
         Raises `ConfigurationError` for a child or tool that is not there, a child without a model, and a name
         that is taken, reserved or unsuitable.
@@ -310,6 +342,7 @@ class Agent:
             tool=bound,
             name=name if name is not None else (worker if tool is None else f"{worker}_{tool}"),
             description=_facade_description(description, child, bound),
+            examples=examples,
         )
         self.add_tool(facade)
         return facade
@@ -381,6 +414,10 @@ class Agent:
                 subagent_limits=self._subagent_limits,
                 keeper=self._keeper,
                 peers=self._peers,
+                tool_choice=self._tool_choice,
+                max_answer_characters=self._max_answer_characters,
+                retry_policy=self._retry_policy,
+                prices=self._prices,
             )
         return self._frozen
 
@@ -397,16 +434,18 @@ class Agent:
         context: RunContext | None = None,
         store: RunStore | None = None,
         redaction_policy: RedactionPolicy | None = None,
+        tool_choice: ToolChoice | None = None,
     ) -> RunHandle:
         """Start a run on the running event loop and give its handle; nothing has to be awaited for it to go on.
 
         The request is frozen here: its task, context and budget, the agent's configuration, the context
-        variables and the private request values of this moment. Raises `RuntimeError` without a running
+        variables and the private request values of this moment. `tool_choice` takes the place of the agent's for
+        this run; a stored run keeps it, so there it cannot be a function. Raises `RuntimeError` without a running
         loop, `ValueError` for a request that contradicts itself, and `RunExistsError`, which is one, for the id
         of a run that is at work already.
         """
         request = request_for(prompt_or_task, session_id=session_id, budget=budget, context=context)
-        driver = self._driver(request)
+        driver = self._driver(request, tool_choice)
         if store is not None:
             driver.keeper = recording_in(self._keeper, store)
         return self._launch(driver, redaction_policy)
@@ -417,7 +456,7 @@ class Agent:
         driver.launch()
         return RunHandle(driver, Views(driver.journal, driver.run_id, redaction_policy))
 
-    def _driver(self, request: Request) -> Driver:
+    def _driver(self, request: Request, tool_choice: ToolChoice | None = None) -> Driver:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -425,9 +464,18 @@ class Agent:
         context = request.context
         if context.run_id in self._live:
             raise RunExistsError(f"run {context.run_id!r} is already running")
+        if tool_choice is not None and callable(check_tool_choice(tool_choice)) and self._log is not None:
+            raise ConfigurationError(
+                "a run that is stored keeps its tool_choice, and a function cannot be stored; give it to the agent"
+            )
+        configuration = self.configuration()
+        choice = self._tool_choice if tool_choice is None else tool_choice
+        if choice != AUTO and isinstance(choice, str) and any(isinstance(work, Inference) for work in request.work):
+            configuration.offers.require(choice)
         environment = current_environment()
         journal = Journal(context.run_id, environment, self._log)
-        driver = Driver(self.configuration(), context, journal, environment)
+        driver = Driver(configuration, context, journal, environment)
+        driver.tool_choice = tool_choice if callable(tool_choice) else None
         driver.start(
             RunStarted(
                 task=request.task,
@@ -438,6 +486,7 @@ class Agent:
                 durable=self._log is not None,
                 slice_steps=self._slice_steps,
                 fingerprint={} if self._log is None else fingerprint_of(driver.configuration),
+                tool_choice=tool_choice if isinstance(tool_choice, str) else None,
             )
         )
         return driver
@@ -472,8 +521,9 @@ class Agent:
         *,
         budget: RunBudget | None = None,
         context: RunContext | None = None,
+        tool_choice: ToolChoice | None = None,
     ) -> Any:
-        """Run to the end and give the answer.
+        """Run to the end and give the answer; `tool_choice` is that of `start_run`.
 
         Raises a `TaskExecutionError` that says what ended the run, `UncertainExecutionError`, or
         `RunInterrupted` where it paused. Canceling the awaiting task cancels the run.
@@ -486,7 +536,7 @@ class Agent:
             request = request_for(message, session_id=session_id, budget=budget, context=context)
         else:
             raise ValueError(f"part_type is 'infer' or 'tool_call', not {part_type!r}")
-        return await self._to_the_end(self._launch(self._driver(request)))
+        return await self._to_the_end(self._launch(self._driver(request, tool_choice)))
 
     async def invoke_typed(
         self,
@@ -497,6 +547,7 @@ class Agent:
         session_id: str | None = None,
         budget: RunBudget | None = None,
         context: RunContext | None = None,
+        tool_choice: ToolChoice | None = None,
     ) -> T:
         """Run to the end and give the answer as a value of `response_model`.
 
@@ -509,22 +560,23 @@ class Agent:
 
         schema, validate = answer_validator(response_model)
         task = Task.create_infer(message, output_schema=schema, session_id=session_id, budget=budget, context=context)
-        driver = self._driver(request_for(task, max_attempts=max_attempts))
+        driver = self._driver(request_for(task, max_attempts=max_attempts), tool_choice)
         driver.validator = validate
         return cast("T", await self._to_the_end(self._launch(driver)))
 
-    async def run_task(self, task: Task) -> Task:
+    async def run_task(self, task: Task, *, tool_choice: ToolChoice | None = None) -> Task:
         """Run a task to its end and give its final snapshot; a failed run gives a failed task.
 
-        The submitted task stays as it is. Canceling the awaiting task cancels the run.
+        `tool_choice` is that of `start_run`. The submitted task stays as it is. Canceling the awaiting task
+        cancels the run.
         """
-        submitted = await self._submit(task)
+        submitted = await self._submit(task, tool_choice)
         return submitted if isinstance(submitted, Task) else (await self._await_owned(submitted)).task
 
-    async def _submit(self, task: Task) -> RunHandle | Task:
+    async def _submit(self, task: Task, tool_choice: ToolChoice | None = None) -> RunHandle | Task:
         """The run of a task, or its stored state where it was submitted before."""
         stored = await self._stored_task(task)
-        return self.start_run(task) if stored is None else stored
+        return self.start_run(task, tool_choice=tool_choice) if stored is None else stored
 
     async def _stored_task(self, task: Task) -> Task | None:
         """The stored state of a task that was submitted before: submitting it again starts nothing."""
@@ -737,8 +789,14 @@ class Agent:
         await self._presence.start()
 
     async def stop(self) -> None:
-        """Leave the registry and stop serving. Runs that others asked for are canceled, those of this process go on."""
+        """Leave the registry and stop serving. Runs that others asked for are canceled, those of this process go on.
+
+        A model that was given by name is closed; one that was passed stays the application's. A later run may use
+        either.
+        """
         await self._presence.stop()
+        if self._owns_llm and self._llm is not None:
+            await self._llm.aclose()
 
     def peer(self, target: str | AgentCard) -> AgentPeer:
         """Another agent, by its address, its card, or its name in the registry; its address says how it is reached."""
@@ -803,6 +861,8 @@ class Agent:
             "completion_checks": validator_as_data(self._completion_validator),
             "state": list(self._state),
             "execution_version": self.execution_version,
+            "tool_choice": self._tool_choice if isinstance(self._tool_choice, str) else {"reconnect_required": True},
+            "max_answer_characters": self._max_answer_characters,
             "verbosity": self.verbosity,
         }
 
@@ -829,8 +889,13 @@ class Agent:
             "expose_tool_results": read.boolean("expose_tool_results", False),
             "state": read.texts("state"),
             "execution_version": read.text("execution_version", "1"),
+            "max_answer_characters": read.any("max_answer_characters", None),
             "verbosity": read.integer("verbosity", 1),
         }
+        if "tool_choice" not in overrides:
+            if isinstance(data.get("tool_choice"), Mapping):
+                raise ConfigurationError("this configuration has a tool_choice function; pass it with tool_choice=")
+            settings["tool_choice"] = read.text("tool_choice", "auto")
         if "policy" not in overrides:
             settings["policy"] = [policy_from(entry) for entry in read.items("policies")]
         if "llm" not in overrides and "llm_factory" not in overrides:
@@ -881,6 +946,7 @@ def _reconnect(agent: Agent, declared: Reader) -> None:
         name=declared.text("name"),
         tool=binding.optional_text("tool"),
         description=declared.text("description"),
+        examples=declared.any("examples", list),
     )
 
 

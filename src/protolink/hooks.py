@@ -8,7 +8,7 @@ from typing import Any
 
 from protolink.context import RunContext
 
-__all__ = ["AgentHooks", "FinalResponse", "ModelRequest", "ToolObservation"]
+__all__ = ["AgentHooks", "Compaction", "FinalResponse", "ModelRequest", "ToolObservation"]
 
 
 @dataclass(slots=True)
@@ -45,9 +45,24 @@ class FinalResponse:
     step: int
 
 
+@dataclass(slots=True)
+class Compaction:
+    """Messages that will not be sent any more, because the context window would not hold them all.
+
+    A hook may set `summary`, which is sent in their place from then on; without one nothing is.
+    """
+
+    messages: list[dict[str, Any]]
+    """The oldest ones, in whole exchanges; an earlier summary is the first of them. A copy."""
+
+    context: RunContext
+    step: int
+    summary: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class AgentHooks:
-    """Callables at three places of the loop, sync or async.
+    """Callables at four places of the loop, sync or async.
 
     Each changes its request in place and returns None; returning anything else is an error, so that a
     hook written for another convention is noticed. A hook that raises fails the run.
@@ -56,9 +71,10 @@ class AgentHooks:
     before_model: Callable[[ModelRequest], Awaitable[None] | None] | None = None
     after_tool: Callable[[ToolObservation], Awaitable[None] | None] | None = None
     before_complete: Callable[[FinalResponse], Awaitable[None] | None] | None = None
+    on_compaction: Callable[[Compaction], Awaitable[None] | None] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("before_model", "after_tool", "before_complete"):
+        for name in ("before_model", "after_tool", "before_complete", "on_compaction"):
             hook = getattr(self, name)
             if hook is not None and not callable(hook):
                 raise TypeError(f"{name} must be callable, not {type(hook).__name__}")

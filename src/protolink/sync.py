@@ -15,6 +15,7 @@ from protolink.task import Task
 if TYPE_CHECKING:
     from protolink.agent import Agent
     from protolink.handle import RunHandle, RunResult
+    from protolink.llms.choice import ToolChoice
 
 __all__ = ["SyncAgent", "SyncRunHandle"]
 
@@ -61,9 +62,19 @@ class SyncAgent:
         *,
         budget: RunBudget | None = None,
         context: RunContext | None = None,
+        tool_choice: ToolChoice | None = None,
     ) -> Any:
         """`Agent.invoke`, blocking."""
-        work = self._agent.invoke(message, part_type, tool_name, tool_args, session_id, budget=budget, context=context)
+        work = self._agent.invoke(
+            message,
+            part_type,
+            tool_name,
+            tool_args,
+            session_id,
+            budget=budget,
+            context=context,
+            tool_choice=tool_choice,
+        )
         return _run("invoke", work)
 
     def invoke_typed(
@@ -75,16 +86,23 @@ class SyncAgent:
         session_id: str | None = None,
         budget: RunBudget | None = None,
         context: RunContext | None = None,
+        tool_choice: ToolChoice | None = None,
     ) -> T:
         """`Agent.invoke_typed`, blocking."""
         work = self._agent.invoke_typed(
-            message, response_model, max_attempts=max_attempts, session_id=session_id, budget=budget, context=context
+            message,
+            response_model,
+            max_attempts=max_attempts,
+            session_id=session_id,
+            budget=budget,
+            context=context,
+            tool_choice=tool_choice,
         )
         return _run("invoke_typed", work)
 
-    def run_task(self, task: Task) -> Task:
+    def run_task(self, task: Task, *, tool_choice: ToolChoice | None = None) -> Task:
         """`Agent.run_task`, blocking."""
-        return _run("run_task", self._agent.run_task(task))
+        return _run("run_task", self._agent.run_task(task, tool_choice=tool_choice))
 
     def call_tool(self, name: str, /, **arguments: Any) -> Any:
         """`Agent.call_tool`, blocking."""

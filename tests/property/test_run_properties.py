@@ -14,7 +14,7 @@ from typing import Any, Final, assert_never
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from protolink._core.budget import model_call_limit
+from protolink._core.budget import model_call_limit, repeated_call_limit
 from protolink._core.machine import (
     Answer,
     Ask,
@@ -59,6 +59,7 @@ from protolink._core.records import (
     ModelAsked,
     ModelFailed,
     ModelReplied,
+    ModelRetried,
     ModelUsage,
     Proposal,
     Record,
@@ -104,7 +105,7 @@ calls = st.fixed_dictionaries(
     }
 )
 several = st.lists(calls, min_size=1, max_size=4)
-turns = several | several | several | st.sampled_from(["unfit answer", "malformed", "answer", "no model"])
+turns = several | several | several | st.sampled_from(["unfit answer", "malformed", "answer", "no model", "lost call"])
 limits = st.none() | st.none() | st.integers(0, 6)
 budgets = st.builds(
     RunBudget,
@@ -276,14 +277,22 @@ class Shell:
             ),
         )
         turn: Any = self.script.turns[step - 1] if step <= len(self.script.turns) else "answer"
+        if turn == "lost call":
+            if repeated_call_limit(self.tree.counters, self.run.budget, 0) is not None:
+                yield (ModelFailed(error=BROKEN),)
+                return
+            assert self.run.asked is not None
+            lost = ModelUsage(input_tokens=2, output_tokens=1)
+            yield (ModelRetried(error=BROKEN, attempt=1, asked=self.run.asked, usage=lost),)
         usage = ModelUsage(input_tokens=15, output_tokens=3)
         match turn:
             case "no model":
                 yield (ModelFailed(error=BROKEN),)
             case "malformed":
                 yield (ModelReplied(text="{", problem="malformed", usage=usage), ReplyRefused(message="malformed"))
-            case "answer" | "unfit answer":
-                yield (ModelReplied(text=turn, answer=turn, usage=usage),)
+            case "answer" | "unfit answer" | "lost call":
+                attempts = self.run.retries + 1
+                yield (ModelReplied(text=turn, answer=turn, usage=usage, attempts=attempts),)
             case _:
                 first = self.run.action_count + 1
                 proposals = tuple(

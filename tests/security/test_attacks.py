@@ -50,7 +50,7 @@ from protolink._core.budget import DEFAULT_MAX_STEPS
 from protolink._core.parse import MAX_REPLY_CHARS
 from protolink._json import MAX_DEPTH, MAX_RENDERED_BYTES, MAX_TEXT_BYTES
 from protolink._runtime.perform.execute import MAX_PROGRESS_EVENTS
-from protolink._runtime.perform.model import MAX_CALLS_PER_REPLY
+from protolink._runtime.perform.reply import MAX_CALLS_PER_REPLY
 from protolink._text import visible, visible_lines
 from protolink.errors import ToolDefinitionError
 from protolink.llms import LLM, LLMReply, LLMRequest, ToolCall

@@ -14,3 +14,13 @@ def test_the_benchmarks_print_a_turn_as_a_ratio_of_its_floor() -> None:
 
     assert re.search(r"^workload +floor +protolink +ratio +target ratio +verdict$", printed, re.MULTILINE)
     assert re.search(r"^one turn +[\d.]+ us +[\d.,]+ us +[\d.]+ +21\.7 +(ok|over)$", printed, re.MULTILINE)
+
+
+def test_any_model_can_be_measured_on_the_small_task() -> None:
+    """The numbers in the documentation are worth as much as the script that others can run."""
+    command = [sys.executable, "-m", "benchmarks.small_models", "mock"]
+
+    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+    assert "cannot be constrained" in printed
+    assert len(re.findall(r": 0 of 5, [\d.]+ s a question$", printed, re.MULTILINE)) == 2

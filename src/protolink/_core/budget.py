@@ -17,6 +17,7 @@ __all__ = [
     "budget_left",
     "execution_warning",
     "model_call_limit",
+    "repeated_call_limit",
     "tool_calls_left",
     "turn_warning",
 ]
@@ -63,6 +64,17 @@ class Counters:
         else:
             self.cost = (self.cost or 0.0) + usage.cost
 
+    def retry_model_call(self, estimated_before: int, estimated_next: int, usage: ModelUsage) -> None:
+        """Charge one more call of a turn, and of the call before it what the provider reported."""
+        self.llm_calls += 1
+        self.reserved_input_tokens += estimated_next - estimated_before
+        self.input_tokens += usage.input_tokens or 0
+        self.output_tokens += usage.output_tokens or 0
+        if usage.cost is not None:
+            self.cost = (self.cost or 0.0) + usage.cost
+        elif usage.input_tokens or usage.output_tokens:
+            self.unpriced = True
+
     def release_model_call(self, estimated_input_tokens: int) -> None:
         """A call that failed keeps its turn and call; its tokens are unknown and count as estimated."""
         self.reserved_input_tokens -= estimated_input_tokens
@@ -107,6 +119,11 @@ def model_call_limit(
             return BudgetExceeded(limit="max_steps", allowed=DEFAULT_MAX_STEPS, used=run_steps)
     elif counters.steps >= budget.max_steps:
         return BudgetExceeded(limit="max_steps", allowed=budget.max_steps, used=counters.steps)
+    return repeated_call_limit(counters, budget, estimated_input_tokens)
+
+
+def repeated_call_limit(counters: Counters, budget: RunBudget, estimated_input_tokens: int) -> BudgetExceeded | None:
+    """The limit that one more call would break, whatever the number of turns."""
     if budget.max_llm_calls is not None and counters.llm_calls >= budget.max_llm_calls:
         return BudgetExceeded(limit="max_llm_calls", allowed=budget.max_llm_calls, used=counters.llm_calls)
     if budget.max_input_tokens is not None:

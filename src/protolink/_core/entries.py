@@ -47,7 +47,7 @@ class Entry:
     """The action that it is about, where it is about one."""
 
     asked: ModelAsked | None = None
-    """The turn that a reply answers."""
+    """The turn that a reply answers, or whose call was lost."""
 
     usage: Usage | None = None
     """The tree's counters right after a model reply."""

@@ -26,7 +26,14 @@ from protolink._json import dumps
 if TYPE_CHECKING:
     from protolink._core.state import ActionState, Message
 
-__all__ = ["assistant_message", "question_message", "refusal_message", "rejection_feedback", "tool_message"]
+__all__ = [
+    "assistant_message",
+    "question_message",
+    "refusal_message",
+    "rejection_feedback",
+    "summary_message",
+    "tool_message",
+]
 
 _REJECTED = "Nothing was changed. Correct the request, or answer without it."
 _REFUSED = "Reply with exactly one action object, or with a final answer."
@@ -39,6 +46,11 @@ def question_message(work: Inference) -> Message:
         return {"role": "user", "content": work.prompt}
     schema = dumps(work.output_schema)
     return {"role": "user", "content": f"{work.prompt}\n\nAnswer with JSON that fits this schema: {schema}"}
+
+
+def summary_message(summary: str) -> Message:
+    """What stands in the place of messages that are not sent any more."""
+    return {"role": "user", "content": f"Summary of the conversation so far: {summary}"}
 
 
 def assistant_message(record: ModelReplied, *, native: bool) -> Message:

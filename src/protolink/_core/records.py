@@ -39,10 +39,12 @@ __all__ = [
     "ConversationLoaded",
     "DelegationSuspended",
     "ErrorInfo",
+    "HistoryCompacted",
     "Inference",
     "ModelAsked",
     "ModelFailed",
     "ModelReplied",
+    "ModelRetried",
     "ModelUsage",
     "PeerReported",
     "ProgressReported",
@@ -190,6 +192,9 @@ class RunStarted:
     fingerprint: dict[str, str] = field(default_factory=dict[str, str])
     """Digests of the configuration by component; a root's covers its children."""
 
+    tool_choice: str | None = None
+    """What this run says about the use of tools; None leaves it to the agent."""
+
     @property
     def task_id(self) -> str:
         """The id of the task."""
@@ -202,6 +207,17 @@ class ConversationLoaded:
 
     messages: tuple[dict[str, Any], ...]
     """As the model will see them again."""
+
+
+@record
+class HistoryCompacted:
+    """The oldest messages are not sent any more, because the model's context window would not hold them."""
+
+    before: int
+    """Messages before this number are left out, but for the question that is being answered."""
+
+    summary: str | None = None
+    """What is sent in their place, where a hook wrote it."""
 
 
 @record
@@ -227,6 +243,33 @@ class ModelAsked:
     """Whether tools are offered in the provider's own format."""
 
     streaming: bool = False
+    tool_choice: str = "auto"
+    """What the turn says about the use of tools: `auto`, `required`, `none`, or the name of one."""
+
+
+@record
+class ModelRetried:
+    """A call of the turn failed, and another one was reserved: of the same model, or of the next one."""
+
+    error: ErrorInfo
+    attempt: int
+    """Which call of the turn failed, from 1."""
+
+    asked: ModelAsked
+    """The turn as the next call makes it."""
+
+    delay_seconds: float = 0.0
+    """The pause before the next call."""
+
+    status: int | None = None
+    """The provider's HTTP status."""
+
+    request_id: str | None = None
+    streamed: bool = False
+    """Whether pieces of the lost reply had been shown already; they count for nothing."""
+
+    usage: ModelUsage = field(default_factory=ModelUsage)
+    """What the lost call consumed, where the provider said so."""
 
 
 @record
@@ -591,7 +634,9 @@ Record = (
     RunStarted
     | AttemptStarted
     | ConversationLoaded
+    | HistoryCompacted
     | ModelAsked
+    | ModelRetried
     | ModelReplied
     | ModelFailed
     | ReplyRefused

@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import Any, Final, Literal, assert_never
 
 from protolink._core import observations
-from protolink._core.budget import Counters, model_call_limit, tool_calls_left
+from protolink._core.budget import Counters, model_call_limit, repeated_call_limit, tool_calls_left
 from protolink._core.records import (
     ActionCanceled,
     ActionCompleted,
@@ -38,10 +38,12 @@ from protolink._core.records import (
     ConversationLoaded,
     DelegationSuspended,
     ErrorInfo,
+    HistoryCompacted,
     Inference,
     ModelAsked,
     ModelFailed,
     ModelReplied,
+    ModelRetried,
     PeerReported,
     ProgressReported,
     Proposal,
@@ -178,6 +180,12 @@ class RunState:
     asked: ModelAsked | None = None
     """A model turn without its reply."""
 
+    retries: int = 0
+    """Calls of that turn that failed and were charged for themselves."""
+
+    called: set[str] = field(default_factory=set[str])
+    """What was called in the current piece of work, by the names that the model used; rejected calls are none."""
+
     actions: dict[str, ActionState] = field(default_factory=dict[str, ActionState])
     """The actions of the current turn, in the order of their proposal."""
 
@@ -197,6 +205,17 @@ class RunState:
 
     history: list[Message] = field(default_factory=list[Message])
     history_characters: int = 0
+    """The length of what of it is sent."""
+
+    question_at: int = 0
+    """The place of the question that is being answered."""
+
+    call_forms: set[bool] = field(default_factory=set[bool])
+    """The forms in which calls of this run were said: True is a provider's own, False is JSON actions."""
+
+    compacted: HistoryCompacted | None = None
+    """What of the history is not sent any more, and what is sent instead."""
+
     earlier: int | None = None
     """How many messages of the history are the session's from before this run; None until they were read."""
 
@@ -252,6 +271,19 @@ class RunState:
     def estimated_history_tokens(self) -> int:
         """A rough count of the conversation's tokens, at four characters each."""
         return self.history_characters // 4
+
+    @property
+    def sent(self) -> list[Message]:
+        """The conversation as the model is sent it."""
+        compacted = self.compacted
+        if compacted is None:
+            return self.history
+        head: list[Message] = []
+        if compacted.summary is not None:
+            head.append(observations.summary_message(compacted.summary))
+        if self.question_at < compacted.before:
+            head.append(self.history[self.question_at])
+        return head + self.history[compacted.before :]
 
     def action(self, action_id: str) -> ActionState:
         """An action of the current turn, or one in the background."""
@@ -398,6 +430,10 @@ def evolve(tree: TreeState, run_id: str, record: Record) -> None:
             action.reported = reported
         case AnswerGiven():
             _answer_given(run, record)
+        case ModelRetried():
+            _model_retried(tree, run, record)
+        case HistoryCompacted():
+            _history_compacted(run, record)
         case AttemptStarted():
             _attempt_started(run, record)
         case ActionReconciled():
@@ -467,14 +503,25 @@ def _conversation_loaded(run: RunState, record: ConversationLoaded) -> None:
     run.history[:0] = record.messages
     run.history_characters += sum(len(message["content"]) for message in record.messages)
     run.earlier = len(record.messages)
+    run.question_at += len(record.messages)
+
+
+def _history_compacted(run: RunState, record: HistoryCompacted) -> None:
+    before = 0 if run.compacted is None else run.compacted.before
+    if not before < record.before < len(run.history) or run.history[record.before]["role"] == "tool":
+        raise RecordRefused("the conversation cannot be cut there")
+    run.compacted = record
+    run.history_characters = sum(len(message["content"]) for message in run.sent)
 
 
 def _begin_work(run: RunState) -> None:
     """Put the next piece of work in front of the model, or its action in front of the pipeline."""
     run.corrections = 0
     run.answer_attempts = 0
+    run.called.clear()
     match run.work:
         case Inference() as inference:
+            run.question_at = len(run.history)
             run.remember(observations.question_message(inference))
         case ToolRequest() as request:
             run.action_count += 1
@@ -590,6 +637,8 @@ def _end(run: RunState, action: ActionState, record: Record) -> None:
     """Close an action; the last one of a turn moves them all into the conversation."""
     action.ending, action.stage = record, "ended"
     if action.proposal.action_id in run.actions:
+        if not isinstance(record, ActionRejected | ActionCanceled):
+            run.called.add(action.proposal.said)
         _flush_when_done(run)
 
 
@@ -613,13 +662,30 @@ def _model_asked(tree: TreeState, run: RunState, record: ModelAsked) -> None:
     run.slice_used += 1
     run.corrections_allowed = record.corrections_allowed
     run.asked = record
+    run.retries = 0
+
+
+def _model_retried(tree: TreeState, run: RunState, record: ModelRetried) -> None:
+    if run.asked is None or run.stop is not None:
+        raise RecordRefused("no model turn is waiting for another call")
+    before, after = run.asked.estimated_input_tokens, record.asked.estimated_input_tokens
+    exceeded = repeated_call_limit(tree.counters, run.budget, after - before)
+    if exceeded is not None:
+        raise RecordRefused(_budget_message(exceeded))
+    tree.counters.retry_model_call(before, after, record.usage)
+    run.retries += 1
+    run.asked = record.asked
+    run.corrections_allowed = record.asked.corrections_allowed
 
 
 def _model_replied(tree: TreeState, run: RunState, record: ModelReplied) -> None:
     if run.asked is None:
         raise RecordRefused("no model turn is waiting for this reply")
-    tree.counters.settle_model_call(run.asked.estimated_input_tokens, record.usage, record.attempts)
+    attempts = record.attempts - run.retries
+    tree.counters.settle_model_call(run.asked.estimated_input_tokens, record.usage, attempts)
     run.remember(observations.assistant_message(record, native=run.asked.native))
+    if record.proposals:
+        run.call_forms.add(run.asked.native)
     run.asked = None
     if record.proposals:
         run.action_count += len(record.proposals)
@@ -703,6 +769,7 @@ def _completed(run: RunState, action: ActionState, record: ActionCompleted) -> N
     _keep_success(run, action, record.action_id, record.result)
     if action.prepared is not None and action.prepared.hooked:
         action.ending, action.stage = record, "completed"
+        run.called.add(action.proposal.said)
     else:
         _end(run, action, record)
     if isinstance(run.work, ToolRequest):

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, cast
 
 from protolink._core.records import ToolRequest, Work
 from protolink._runtime.keeping import Keeper
+from protolink._runtime.offers import Offers
 from protolink._runtime.peers import Peers
 from protolink._runtime.threads import Workers
 from protolink.completion import CompletionValidator
 from protolink.durable.port import RecordLog
 from protolink.hooks import AgentHooks
 from protolink.limits import SubagentLimits
+from protolink.llms.choice import AUTO, ToolChoice
 from protolink.llms.port import LLM, ToolDeclaration
-from protolink.llms.prompt import WorkerDescription, agent_call_declaration, system_prompt
+from protolink.llms.prices import Prices
+from protolink.llms.prompt import WorkerDescription, agent_call_declaration
+from protolink.llms.retry import RetryPolicy
 from protolink.policy.approvals import ApprovalHandler
 from protolink.policy.policies import Policy
 from protolink.tools.tool import BaseTool, SyncExecution
@@ -78,6 +82,16 @@ class Configuration:
     peers: Peers | None = None
     """The agents of the registry, where the agent has one."""
 
+    tool_choice: ToolChoice = AUTO
+    """What the agent says about the use of tools, where a run says nothing."""
+
+    max_answer_characters: int | None = None
+    """The length that an answer of text may have."""
+
+    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
+    prices: Prices | None = None
+    """What models cost that do not know it themselves."""
+
     keeper: Keeper | None = None
     """The stores for conversations, tasks and reports, where the agent has any."""
 
@@ -92,7 +106,7 @@ class Configuration:
         described: list[WorkerDescription] = []
         for name, worker in self.subagents.items():
             configuration = worker.configuration()
-            tools = tuple(configuration.tools) if self.subagent_limits.max_depth else ()
+            tools = configuration.declarations if self.subagent_limits.max_depth else ()
             described.append(WorkerDescription(name, worker.description, configuration.has_model, tools))
         return tuple(described)
 
@@ -117,19 +131,9 @@ class Configuration:
         )
 
     @cached_property
-    def prompt_for_json(self) -> str:
-        """The system prompt that explains the actions in words."""
-        return system_prompt(self.words, self.declarations, self.workers_offered, native=False)
-
-    @cached_property
-    def prompt_for_native(self) -> str:
-        """The system prompt beside natively offered tools."""
-        return system_prompt(self.words, self.declarations, self.workers_offered, native=True)
-
-    @cached_property
-    def native_schema_characters(self) -> int:
-        """The length of the declarations, for estimates where they are not part of the prompt."""
-        return len(self.prompt_for_json) - len(self.prompt_for_native)
+    def offers(self) -> Offers:
+        """What models are offered in a turn, each form made once."""
+        return Offers(self)
 
     @cached_property
     def before_model(self) -> tuple[Callable[..., Any], ...]:
@@ -145,6 +149,11 @@ class Configuration:
     def before_complete(self) -> tuple[Callable[..., Any], ...]:
         """The hooks that see an answer before the application does."""
         return tuple(hook.before_complete for hook in self.hooks if hook.before_complete is not None)
+
+    @cached_property
+    def on_compaction(self) -> tuple[Callable[..., Any], ...]:
+        """The hooks that may summarize what is not sent any more."""
+        return tuple(hook.on_compaction for hook in self.hooks if hook.on_compaction is not None)
 
     def resolve(self, work: tuple[Work, ...]) -> tuple[Work, ...]:
         """The work with every facade replaced by the delegation that it stands for."""

@@ -8,9 +8,9 @@ reason before anything else, so that the order in the list says what came first.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from protolink._core.budget import WARNING_SHARE
@@ -71,6 +71,7 @@ class Driver:
         "ending",
         "environment",
         "failed_child",
+        "fallbacks",
         "journal",
         "keeper",
         "lineage",
@@ -78,6 +79,7 @@ class Driver:
         "llm",
         "offered",
         "on_finish",
+        "owns_llm",
         "parent",
         "places",
         "policies",
@@ -86,6 +88,7 @@ class Driver:
         "scope",
         "spawned",
         "task",
+        "tool_choice",
         "validator",
         "variables",
         "workers_offered",
@@ -141,7 +144,16 @@ class Driver:
         self.scope = Scope(environment)
         self.run: RunState
         self.llm: LLM | None = None
-        """Bound on the first model command of the attempt."""
+        """Bound on the first model command of the attempt; the one that it was routed to."""
+
+        self.owns_llm = False
+        """Whether the model was made for this attempt from a specification that a factory gave."""
+
+        self.fallbacks: tuple[LLM, ...] = ()
+        """The models that are asked when that one fails, in order."""
+
+        self.tool_choice: Callable[[int], str] | None = None
+        """What the run says about the use of tools, where it is a function and so cannot be stored."""
 
         self.offered: tuple[ToolDeclaration, ...] | None = None
         """The tools of the current turn, where a hook left some out."""
@@ -367,6 +379,8 @@ class Driver:
                     await self.journal.end()
                 if self.keeper is not None:
                     await self.keeper.keep(self)
+                if self.owns_llm:
+                    await self._close_llm()
             finally:
                 self._finish()
         if canceled is not None:
@@ -386,8 +400,16 @@ class Driver:
 
     def _warn_of_deadline(self, limit: float) -> None:
         warned = BudgetWarned(limit="max_runtime_seconds", allowed=limit, used=self.tree_seconds)
-        with contextlib.suppress(RecordRefused):  # it has ended, or an earlier attempt was warned
+        with suppress(RecordRefused):  # it has ended, or an earlier attempt was warned
             self.journal.note(self.run_id, warned)
+
+    async def _close_llm(self) -> None:
+        """Give back what a model holds that nobody else knows of."""
+        scope = Scope(self.environment)
+        for llm in (self.llm, *self.fallbacks):
+            if llm is not None:
+                with suppress(Exception):  # the provider's: the run has its outcome, whatever closing makes of it
+                    await scope.call(llm.aclose())
 
     async def _abandon(self) -> None:
         """The log takes nothing more: stop what is at work and leave the run to be taken up again."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from protolink._json import canonical, digest
 from protolink._runtime.configuration import Configuration
+from protolink.llms.choice import AUTO
 from protolink.policy.policies import CapabilityPolicy
 from protolink.tools.tool import BaseTool
 from protolink.tools.worker import WorkerTool
@@ -24,6 +25,12 @@ def fingerprint_of(configuration: Configuration) -> dict[str, str]:
         "yield_after_steps": configuration.slice_steps,
         "policies": [_policy(policy) for policy in configuration.policies],
     }
+    # What is not used is left out, so that runs stored before it existed are found again.
+    if configuration.tool_choice != AUTO:
+        choice = configuration.tool_choice
+        parts["tool_choice"] = choice if isinstance(choice, str) else "function"
+    if configuration.max_answer_characters is not None:
+        parts["max_answer_characters"] = configuration.max_answer_characters
     for name, tool in configuration.tools.items():
         parts[f"tool {name}"] = _tool(tool)
     validator = configuration.completion_validator

@@ -30,6 +30,7 @@ from protolink._core.records import (
     BudgetWarned,
     ModelAsked,
     ModelReplied,
+    ModelRetried,
     Record,
     RunFinished,
     RunPaused,
@@ -296,6 +297,8 @@ class Journal:
         elif type(record) is ModelReplied:
             entry.asked = asked
             entry.usage = tree.counters.snapshot()
+        elif type(record) is ModelRetried:
+            entry.asked = asked
         elif type(record) in _LAST:
             entry.usage = tree.counters.snapshot()
         return entry

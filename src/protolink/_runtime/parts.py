@@ -18,6 +18,7 @@ from protolink.llms.port import LLM
 from protolink.policy.policies import CapabilityPolicy, Policy
 
 __all__ = [
+    "answer_bound_of",
     "card_of",
     "hooks_of",
     "model_from",
@@ -56,6 +57,15 @@ def card_of(
         skills=list(base.skills),
         metadata=dict(base.metadata),
     )
+
+
+def answer_bound_of(characters: object) -> int | None:
+    """The length of an answer, where it has a bound."""
+    if characters is None:
+        return None
+    if isinstance(characters, bool) or not isinstance(characters, int) or characters < 1:
+        raise ConfigurationError("max_answer_characters is a positive whole number, or None")
+    return characters
 
 
 def model_of(llm: object) -> LLM | None:

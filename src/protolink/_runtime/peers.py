@@ -10,6 +10,7 @@ from protolink._runtime.scopes import TimedOut
 from protolink._text import visible
 from protolink.card import AgentCard
 from protolink.events import RunEvent
+from protolink.llms.port import ToolDeclaration
 from protolink.llms.prompt import WorkerDescription
 from protolink.task import Task
 
@@ -69,7 +70,12 @@ async def offered_peers(driver: Driver) -> tuple[WorkerDescription, ...]:
 
 def _described(card: AgentCard) -> WorkerDescription:
     names: list[Any] = [skill.get("name") for skill in card.skills[:_MAX_TOOLS_TOLD]]
-    tools = tuple(name for name in names if isinstance(name, str) and _NAME.fullmatch(name))
+    # Of a peer's tools the names are told; what they take is for the peer to say.
+    tools = tuple(
+        ToolDeclaration(name=name, description="", input_schema={"type": "object"})
+        for name in names
+        if isinstance(name, str) and _NAME.fullmatch(name)
+    )
     return WorkerDescription(card.name, visible(card.description, limit=300), infers=True, tools=tools)
 
 

@@ -26,6 +26,8 @@ _TELLING: Final[Mapping[str, tuple[str, ...]]] = {
     "ActionPrepared": ("action_id", "tool", "arguments", "capabilities"),
     "AttemptStarted": ("attempt", "principal"),
     "ConversationLoaded": (),
+    "HistoryCompacted": ("before",),
+    "ModelRetried": ("attempt", "error", "delay_seconds"),
     "ModelAsked": ("step", "provider", "model"),
     "ModelReplied": ("text",),
     "RunPaused": ("kind",),

@@ -1,6 +1,7 @@
 """Models: the port that providers implement, and the scripted one."""
 
 from protolink.errors import InferParseError
+from protolink.llms.choice import ToolChoice
 from protolink.llms.create import create_llm
 from protolink.llms.mock import MockLLM, MockTurn
 from protolink.llms.port import (
@@ -13,6 +14,9 @@ from protolink.llms.port import (
     ToolCall,
     ToolDeclaration,
 )
+from protolink.llms.prices import Prices
+from protolink.llms.retry import RetryPolicy
+from protolink.llms.routing import RoutedLLM
 
 __all__ = [
     "LLM",
@@ -23,8 +27,12 @@ __all__ = [
     "MockTurn",
     "ModelCallError",
     "ModelUsage",
+    "Prices",
     "Pricing",
+    "RetryPolicy",
+    "RoutedLLM",
     "ToolCall",
+    "ToolChoice",
     "ToolDeclaration",
     "create_llm",
 ]

@@ -16,7 +16,13 @@ def _mock(model: str | None, options: dict[str, Any]) -> LLM:
     return MockLLM(**options) if model is None else MockLLM(model, **options)
 
 
-_PROVIDERS: Final[dict[str, Callable[[str | None, dict[str, Any]], LLM]]] = {"mock": _mock}
+def _local(model: str | None, options: dict[str, Any]) -> LLM:
+    from protolink.llms.local import LocalLLM  # an extra
+
+    return LocalLLM(model, **options)
+
+
+_PROVIDERS: Final[dict[str, Callable[[str | None, dict[str, Any]], LLM]]] = {"local": _local, "mock": _mock}
 
 
 def create_llm(provider: str, **options: Any) -> LLM:

@@ -69,6 +69,8 @@ class Pricing:
 
     input: float
     output: float
+    cached_input: float | None = None
+    """For input tokens that the provider had cached; None is the price of `input`."""
 
 
 class ModelCallError(ProtolinkError):
@@ -194,6 +196,9 @@ class LLM(ABC):
     context_window: int | None = None
     """Tokens that a request and its reply may have together, where known."""
 
+    repeats_question: bool = False
+    """Whether a tool's result is followed by the question once more, which small models need."""
+
     streaming: bool = False
     pricing: Pricing | None = None
     """Known prices; without them costs stay unknown."""
@@ -218,6 +223,11 @@ class LLM(ABC):
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_TOOL_CORRECTIONS:
             raise ConfigurationError(f"max_tool_corrections is a whole number from 0 to {MAX_TOOL_CORRECTIONS}")
         self._max_tool_corrections = value
+
+    @property
+    def routes(self) -> tuple[LLM, ...]:
+        """The models that a turn may be asked of, in the order of preference: the model itself, but for a router."""
+        return (self,)
 
     @abstractmethod
     def respond(self, request: LLMRequest) -> LLMReply | Awaitable[LLMReply]:

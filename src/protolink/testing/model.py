@@ -37,6 +37,8 @@ class RecordedRequest:
 
     output_schema: dict[str, Any] | None = None
     max_output_tokens: int | None = None
+    tool_choice: str = "auto"
+    action_schema: dict[str, Any] | None = None
 
     @property
     def tool_names(self) -> tuple[str, ...]:
@@ -127,6 +129,8 @@ def _recorded(request: LLMRequest) -> RecordedRequest:
         native=request.native,
         output_schema=None if schema is None else _plain(schema),
         max_output_tokens=request.max_output_tokens,
+        tool_choice=request.tool_choice,
+        action_schema=None if request.action_schema is None else _plain(request.action_schema),
     )
 
 

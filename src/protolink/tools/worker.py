@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from protolink._json import JSONError, is_mapping, parse
@@ -92,6 +92,7 @@ class WorkerTool(BaseTool):
         tool: BaseTool | None,
         name: str,
         description: str,
+        examples: Iterable[Any] | None = None,
     ) -> None:
         arguments: Arguments = TaskArguments() if tool is None else tool.arguments
         super().__init__(
@@ -99,6 +100,7 @@ class WorkerTool(BaseTool):
             description=description,
             arguments=arguments,
             output_schema=None if tool is None else tool.output_schema,
+            examples=examples,
             read_only=tool is not None and tool.read_only,
             repeatable=tool is not None and tool.repeatable,
         )

@@ -37,9 +37,11 @@ from protolink._core.records import (
     ConversationLoaded,
     DelegationSuspended,
     ErrorInfo,
+    HistoryCompacted,
     ModelAsked,
     ModelFailed,
     ModelReplied,
+    ModelRetried,
     PeerReported,
     ProgressReported,
     QuestionAnswered,
@@ -129,6 +131,13 @@ def _from_record(entry: Entry, who: Identity) -> RunEvent:
             return _model_asked(entry, record, who)
         case ModelReplied():
             return _model_replied(entry, record, who)
+        case HistoryCompacted():
+            event = _event(entry, "llm.context.compacted", who)
+            event.summary = "the oldest messages are not sent any more"
+            event.payload["metadata"].update(messages_before=record.before, summarized=record.summary is not None)
+            return event
+        case ModelRetried():
+            return _model_retried(entry, record, who)
         case ActionPrepared():
             return _action(entry, who, "action.requested", {"description": record.description})
         case ActionJudged():
@@ -314,6 +323,29 @@ def _model_replied(entry: Entry, record: ModelReplied, who: Identity) -> RunEven
     }
     event.summary = f"{details.get('model') or 'the model'} replied"
     _add_usage(entry, details)
+    return event
+
+
+def _model_retried(entry: Entry, record: ModelRetried, who: Identity) -> RunEvent:
+    event = _event(entry, "llm.call.retried", who)
+    event.span_id = f"{who.run_id}.turn{record.asked.step}"
+    event.parent_span_id = who.run_id
+    event.severity = "warning"
+    event.summary = f"a model call failed and is made again: {record.error.message}"
+    event.payload["llm_event_type"] = "llm_call_retried"
+    details: Details = event.payload["metadata"]
+    if entry.asked is not None:
+        details.update(provider=entry.asked.provider, model=entry.asked.model)
+    details.update(
+        next_provider=record.asked.provider,
+        next_model=record.asked.model,
+        attempts=record.attempt,
+        error=_error(record.error),
+        status=record.status,
+        request_id=record.request_id,
+        delay_seconds=record.delay_seconds,
+        streamed=record.streamed,
+    )
     return event
 
 

@@ -1,41 +1,36 @@
-"""One model turn: bind the model, build the request, call it, and record what its reply means."""
+"""One model turn: bind the model, build the request, call it as often as it takes, and record the outcome."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from protolink._core.budget import model_call_limit
+from protolink._core.budget import model_call_limit, repeated_call_limit
 from protolink._core.machine import AskModel
-from protolink._core.parse import FinalText, Malformed, ProposedCall, parse_reply, proposals_from
-from protolink._core.records import (
-    AGENT_CALL,
-    ErrorInfo,
-    Inference,
-    ModelAsked,
-    ModelFailed,
-    ModelReplied,
-    Proposal,
-    ReplyRefused,
-)
-from protolink._json import JSONError, dumps, is_mapping, parse, render, thaw
+from protolink._core.records import ErrorInfo, Inference, ModelAsked, ModelFailed, ModelRetried
+from protolink._environment import pause
+from protolink._json import thaw
+from protolink._record import command
+from protolink._runtime.offers import Offer
 from protolink._runtime.pace import turn
 from protolink._runtime.peers import offered_peers
 from protolink._runtime.perform.calls import call, call_hooks
+from protolink._runtime.perform.compact import keep_within_window
+from protolink._runtime.perform.reply import CHARACTERS_PER_TOKEN, calls_as_text, checked, record_reply
 from protolink._runtime.scopes import PASSING, enter
-from protolink._text import describe_error, encodable
+from protolink._text import describe_error
 from protolink.errors import ConfigurationError
 from protolink.hooks import ModelRequest
+from protolink.llms.choice import AUTO, NONE, REQUIRED, check_tool_choice
 from protolink.llms.create import create_llm
-from protolink.llms.port import LLM, UNKNOWN_USAGE, LLMReply, LLMRequest, ModelUsage, ToolCall, ToolDeclaration
-from protolink.llms.prompt import WorkerDescription, agent_call_declaration, system_prompt
-from protolink.tools.worker import WorkerTool
+from protolink.llms.history import as_json_actions, as_native_calls, forms_of
+from protolink.llms.port import LLM, UNKNOWN_USAGE, LLMReply, LLMRequest, ModelCallError, ModelUsage, ToolDeclaration
+from protolink.llms.prices import cost_of, has_price
+from protolink.llms.prompt import WorkerDescription
 
 if TYPE_CHECKING:
     from protolink._runtime.driver import Driver
@@ -44,12 +39,8 @@ __all__ = ["ask_model"]
 
 T = TypeVar("T")
 
-MAX_CALLS_PER_REPLY: Final = 64
-CHARACTERS_PER_TOKEN: Final = 4
-_ESTIMATE: Final = f"estimate of {CHARACTERS_PER_TOKEN} characters a token"
 
-
-async def ask_model(driver: Driver, command: AskModel) -> None:
+async def ask_model(driver: Driver, asking: AskModel) -> None:
     """Make one turn and record the reply, or why there is none."""
     if driver.run.started.slice_steps is not None and not driver.journal.durable:
         await driver.fail(
@@ -59,46 +50,97 @@ async def ask_model(driver: Driver, command: AskModel) -> None:
     llm = driver.llm or await _bind(driver)
     if llm is None:
         return
-    if driver.run.budget.max_cost is not None and llm.pricing is None:
+    if not _has_price(driver, llm):
         await driver.fail(
             "configuration", f"max_cost needs a model with known prices, and {llm.provider}:{llm.model} has none"
         )
         return
-    stream = _Stream(driver)
-    try:
-        request = await _request(driver, llm, command.step, stream)
-    except PASSING:
-        raise
-    except BaseException as error:  # a hook's
-        await driver.fail("hook_failed", f"before_model failed: {describe_error(error)}", error)
+    plan = await _planned(driver, llm, asking.step)
+    if plan is None:
         return
-    estimate = _estimate(driver, request)
+    stream = _Stream(driver)
+    request, asked = _request(driver, llm, plan, stream)
+    estimate = asked.estimated_input_tokens
     exceeded = model_call_limit(driver.journal.tree.counters, driver.run.budget, driver.run.steps, estimate)
     if exceeded is not None:
         await driver.append(exceeded)
         return
-    asked = ModelAsked(
-        step=command.step,
-        provider=llm.provider,
-        model=llm.model,
-        native=llm.native_tools,
-        streaming=llm.streaming,
-        corrections_allowed=llm.max_tool_corrections,
-        estimated_input_tokens=estimate,
-    )
     await driver.append(asked)
-    began = driver.environment.monotonic()
-    try:
-        reply = await _call(driver, llm, request)
-    except PASSING:
-        raise
-    except BaseException as error:  # the provider's
-        await _failed(driver, "model_failed", f"the model {llm.provider}:{llm.model} failed", error)
-        return
+    await _until_replied(driver, llm, plan, stream, request, asked)
+
+
+async def _until_replied(
+    driver: Driver, llm: LLM, plan: _Plan, stream: _Stream, request: LLMRequest, asked: ModelAsked
+) -> None:
+    """Call as often as it takes, of one model or of the next, and record the reply, or why there is none."""
+    of_model = 1
+    while True:
+        began = driver.environment.monotonic()
+        stream.any = False
+        try:
+            reply = await _call(driver, llm, request)
+        except PASSING:
+            raise
+        except BaseException as error:  # the provider's
+            next_llm, delay = _next_call(driver, llm, of_model, error, streamed=stream.any)
+            if next_llm is None:
+                await _failed(driver, "model_failed", f"the model {llm.provider}:{llm.model} failed", error)
+                return
+            of_model = of_model + 1 if next_llm is llm else 1
+            lost_by, llm = llm, next_llm
+            driver.llm = llm
+            if llm is not lost_by and llm.context_window is not None and not await _compacted(driver, llm, plan.choice):
+                return
+            request, asked = _request(driver, llm, plan, stream)
+            await driver.append(_retried(driver, lost_by, error, asked, delay, streamed=stream.any))
+            if delay:
+                await driver.scope.call(pause(driver.environment, delay))
+        else:
+            break
     # A provider that streamed nothing is a stream of one fragment.
     if not stream.any and (reply.text or reply.calls):
-        stream.fragment(reply.text or _calls_as_text(reply.calls))
-    await _record_reply(driver, llm, asked, reply, driver.seconds_since(began))
+        stream.fragment(reply.text or calls_as_text(reply.calls))
+    await record_reply(driver, llm, asked, reply, driver.seconds_since(began))
+
+
+def _has_price(driver: Driver, llm: LLM) -> bool:
+    return driver.run.budget.max_cost is None or has_price(llm, driver.configuration.prices)
+
+
+def _next_call(
+    driver: Driver, llm: LLM, of_model: int, error: BaseException, *, streamed: bool
+) -> tuple[LLM | None, float]:
+    """The model that is asked after a failed call, and after which pause; no model where the turn has failed."""
+    if repeated_call_limit(driver.journal.tree.counters, driver.run.budget, 0) is not None:
+        return None, 0.0
+    if not streamed:
+        for number, candidate in enumerate(driver.fallbacks, 1):
+            if _has_price(driver, candidate):
+                driver.fallbacks = driver.fallbacks[number:]
+                return candidate, 0.0
+    if not isinstance(error, ModelCallError) or not error.retryable:
+        return None, 0.0
+    delay = driver.configuration.retry_policy.delay(of_model, error.retry_after, driver.environment.jitter())
+    return (None, 0.0) if delay is None else (llm, delay)
+
+
+def _retried(
+    driver: Driver, lost_by: LLM, error: BaseException, asked: ModelAsked, delay: float, *, streamed: bool
+) -> ModelRetried:
+    lost = error if isinstance(error, ModelCallError) else None
+    usage = lost.usage if lost is not None and isinstance(lost.usage, ModelUsage) else UNKNOWN_USAGE
+    if usage is not UNKNOWN_USAGE:
+        usage = replace(usage, cost=cost_of(lost_by, driver.configuration.prices, usage))
+    return ModelRetried(
+        error=ErrorInfo(code="model_failed", message=describe_error(error), type=type(error).__name__),
+        attempt=driver.run.retries + 1,
+        asked=asked,
+        delay_seconds=delay,
+        status=None if lost is None else lost.status,
+        request_id=None if lost is None else lost.request_id,
+        streamed=streamed,
+        usage=usage,
+    )
 
 
 async def _bind(driver: Driver) -> LLM | None:
@@ -107,15 +149,22 @@ async def _bind(driver: Driver) -> LLM | None:
     if configuration.llm_factory is None:
         if configuration.llm is None:
             await driver.fail("no_model", f"agent {configuration.agent_name!r} has no model; pass llm= or llm_factory=")
-        driver.llm = configuration.llm
-        return driver.llm
+            return None
+        return _begin_with(driver, configuration.llm)
     try:
-        driver.llm = _as_llm(await call(driver, configuration.llm_factory, in_thread=True))
+        made = await call(driver, configuration.llm_factory, in_thread=True)
+        driver.owns_llm = isinstance(made, str)
+        return _begin_with(driver, _as_llm(made))
     except PASSING:
         raise
     except BaseException as error:  # the factory's
         await _failed(driver, "model_factory_failed", "llm_factory gave no model", error)
         return None
+
+
+def _begin_with(driver: Driver, llm: LLM) -> LLM:
+    driver.llm, *rest = llm.routes
+    driver.fallbacks = tuple(rest)
     return driver.llm
 
 
@@ -135,34 +184,60 @@ async def _failed(driver: Driver, code: str, what: str, error: BaseException) ->
     await driver.append(ModelFailed(error=info))
 
 
-async def _request(driver: Driver, llm: LLM, step: int, stream: _Stream) -> LLMRequest:
-    configuration, run = driver.configuration, driver.run
-    messages: list[dict[str, Any]] = run.history
-    tools = configuration.native_declarations if llm.native_tools else configuration.declarations
-    prompt = configuration.prompt_for_native if llm.native_tools else configuration.prompt_for_json
-    workers = await _workers_offered(driver)
-    if len(workers) > len(configuration.workers_offered):
-        prompt = system_prompt(configuration.words, configuration.declarations, workers, native=llm.native_tools)
-        if llm.native_tools:
-            tools = (*configuration.declarations, agent_call_declaration(workers))
-    driver.offered = None
-    if configuration.before_model:
-        messages, tools = await _hooked(driver, step, tools)
-        driver.offered = tools
-        if not llm.native_tools and len(tools) < len(configuration.declarations):
-            prompt = system_prompt(configuration.words, tools, workers, native=False)
-    work = run.work
-    left = run.budget.max_output_tokens
-    return LLMRequest(
-        messages=messages,
-        system_prompt=prompt,
-        tools=tools,
-        native=llm.native_tools,
-        step=step,
-        turn=stream,
-        output_schema=work.output_schema if isinstance(work, Inference) else None,
-        max_output_tokens=None if left is None else max(1, left - driver.journal.tree.counters.output_tokens),
-    )
+@command
+class _Plan:
+    """What a turn says, whichever model it is asked of."""
+
+    step: int
+    choice: str
+    messages: Sequence[dict[str, Any]] | None
+    """What the hooks made of the conversation, or None where no hook was asked."""
+
+    tools: tuple[str, ...] | None
+    """The names that the hooks left, or None where no hook was asked."""
+
+
+async def _planned(driver: Driver, llm: LLM, step: int) -> _Plan | None:
+    """The turn as the application's choice and hooks want it. None, and a record, where they contradict each other."""
+    try:
+        workers = await _workers_offered(driver)
+        choice = _choice(driver, step)
+        if choice != AUTO:
+            driver.configuration.offers.require(choice, workers)
+    except PASSING:
+        raise
+    except BaseException as error:  # the application's function, too
+        await driver.fail("configuration", f"tool_choice failed: {describe_error(error)}", error)
+        return None
+    if llm.context_window is not None and not await _compacted(driver, llm, choice):
+        return None
+    if not driver.configuration.before_model:
+        return _Plan(step, choice, None, None)
+    try:
+        messages, tools = await _hooked(driver, step, _declared(driver, llm, choice))
+    except PASSING:
+        raise
+    except BaseException as error:  # a hook's
+        await driver.fail("hook_failed", f"before_model failed: {describe_error(error)}", error)
+        return None
+    names = tuple(tool.name for tool in tools)
+    if choice not in (AUTO, NONE, *names) and not (names and choice == REQUIRED) and not _delegates(driver, choice):
+        await driver.fail("configuration", f"a before_model hook left out what tool_choice={choice!r} needs")
+        return None
+    return _Plan(step, choice, messages, names)
+
+
+async def _compacted(driver: Driver, llm: LLM, choice: str) -> bool:
+    """Make the conversation fit the model's window. False, and a record, where a hook failed."""
+    offer = driver.configuration.offers.offer(llm, choice, None, _answer_schema(driver), driver.workers_offered)
+    try:
+        await keep_within_window(driver, llm, offer.characters)
+    except PASSING:
+        raise
+    except BaseException as error:  # a hook's
+        await driver.fail("hook_failed", f"on_compaction failed: {describe_error(error)}", error)
+        return False
+    return True
 
 
 async def _workers_offered(driver: Driver) -> tuple[WorkerDescription, ...]:
@@ -174,13 +249,102 @@ async def _workers_offered(driver: Driver) -> tuple[WorkerDescription, ...]:
     return driver.workers_offered
 
 
+def _delegates(driver: Driver, choice: str) -> bool:
+    """Whether the choice can be met by a delegation, which no hook leaves out where actions are JSON."""
+    return choice in (REQUIRED, "agent_call") and bool(driver.workers_offered)
+
+
+def _choice(driver: Driver, step: int) -> str:
+    """What this turn says about the use of tools. What was required has been met once it was called."""
+    wanted = driver.tool_choice or driver.run.started.tool_choice or driver.configuration.tool_choice
+    if callable(wanted):
+        choice = check_tool_choice(enter(wanted, step))
+        if not isinstance(choice, str):
+            raise ConfigurationError("a tool_choice function returns a text, not another function")
+        return choice
+    called = driver.run.called
+    if wanted in called or (wanted == REQUIRED and called):
+        return AUTO
+    return wanted
+
+
+def _declared(driver: Driver, llm: LLM, choice: str) -> tuple[ToolDeclaration, ...]:
+    if choice == NONE:
+        return ()
+    configuration = driver.configuration
+    if not llm.native_tools:
+        return configuration.declarations
+    return configuration.offers.native_declarations(driver.workers_offered)
+
+
+def _request(driver: Driver, llm: LLM, plan: _Plan, stream: _Stream) -> tuple[LLMRequest, ModelAsked]:
+    """The turn as one model takes it, and the record that reserves it."""
+    run = driver.run
+    schema = _answer_schema(driver)
+    tools = None
+    if plan.tools is not None:
+        tools = tuple(tool for tool in _declared(driver, llm, plan.choice) if tool.name in plan.tools)
+    offer = driver.configuration.offers.offer(llm, plan.choice, tools, schema, driver.workers_offered)
+    driver.offered = offer.tools if plan.tools is not None or plan.choice == NONE else None
+    left = run.budget.max_output_tokens
+    request = LLMRequest(
+        messages=_messages(driver, llm, plan, offer),
+        system_prompt=offer.prompt,
+        tools=offer.tools,
+        native=llm.native_tools,
+        step=plan.step,
+        turn=stream,
+        output_schema=schema,
+        max_output_tokens=None if left is None else max(1, left - driver.journal.tree.counters.output_tokens),
+        tool_choice=plan.choice,
+        action_schema=offer.action_schema,
+    )
+    asked = ModelAsked(
+        step=plan.step,
+        provider=llm.provider,
+        model=llm.model,
+        native=llm.native_tools,
+        streaming=llm.streaming,
+        corrections_allowed=llm.max_tool_corrections,
+        # It costs the same for a long conversation.
+        estimated_input_tokens=(offer.characters + run.history_characters) // CHARACTERS_PER_TOKEN + 1,
+        tool_choice=plan.choice,
+    )
+    return request, asked
+
+
+def _has_other_form(driver: Driver, llm: LLM) -> bool:
+    """Whether calls of the conversation may have been said in a form that is not this model's."""
+    run, other = driver.run, not llm.native_tools
+    if other in run.call_forms:
+        return True
+    # Sessions are read once a run, and only what was said before it can hold what the run has not said.
+    return bool(run.earlier) and other in forms_of(run.history[: run.earlier])
+
+
+def _answer_schema(driver: Driver) -> dict[str, Any] | None:
+    work = driver.run.work
+    return work.output_schema if isinstance(work, Inference) else None
+
+
+def _messages(driver: Driver, llm: LLM, plan: _Plan, offer: Offer) -> Sequence[dict[str, Any]]:
+    messages = driver.run.sent if plan.messages is None else plan.messages
+    if _has_other_form(driver, llm):
+        messages = as_native_calls(messages) if llm.native_tools else as_json_actions(messages)
+    work = driver.run.work
+    if llm.repeats_question and isinstance(work, Inference) and messages and messages[-1]["role"] == "tool":
+        last = messages[-1]
+        messages = [*messages[:-1], {**last, "content": f"{last['content']}\n\n{work.prompt}"}]
+    return [*offer.demonstrations, *messages] if offer.demonstrations else messages
+
+
 async def _hooked(
     driver: Driver, step: int, offered: Sequence[ToolDeclaration]
 ) -> tuple[list[dict[str, Any]], tuple[ToolDeclaration, ...]]:
     """The messages and tools as the hooks left them; copies, for the conversation itself stays as it is."""
     declared = {tool.name: tool for tool in offered}
     request = ModelRequest(
-        history=thaw(driver.run.history),
+        history=thaw(driver.run.sent),
         tools=[
             {"name": tool.name, "description": tool.description, "input_schema": thaw(tool.input_schema)}
             for tool in declared.values()
@@ -226,14 +390,6 @@ class _Stream:
         return self._driver.configuration.workers.run(function, *args)
 
 
-def _estimate(driver: Driver, request: LLMRequest) -> int:
-    """A rough count of the tokens that are about to be sent. It costs the same for a long conversation."""
-    characters = len(request.system_prompt) + driver.run.history_characters
-    if request.native:
-        characters += driver.configuration.native_schema_characters
-    return characters // CHARACTERS_PER_TOKEN + 1
-
-
 async def _call(driver: Driver, llm: LLM, request: LLMRequest) -> LLMReply:
     if type(llm).blocking:
         reply = await driver.scope.call_in_thread(driver.configuration.workers.call(llm.respond, request))
@@ -245,164 +401,4 @@ async def _call(driver: Driver, llm: LLM, request: LLMRequest) -> LLMReply:
         waiting = turn()
         if waiting is not None:
             await waiting
-    return _checked(reply)
-
-
-def _checked(reply: object) -> LLMReply:
-    """What a provider gave, once every part of it can be recorded and charged. Raises `TypeError`."""
-    if not isinstance(reply, LLMReply):
-        raise TypeError(f"a model answers with an LLMReply, not {type(reply).__name__}")
-    for name in ("text", "finish_reason", "request_id", "reasoning"):
-        value = getattr(reply, name)
-        if not isinstance(value, str) and (value is not None or name == "text"):
-            raise TypeError(f"an LLMReply's {name} is a text, not {type(value).__name__}")
-    if not isinstance(reply.calls, tuple) or not all(map(_is_call, reply.calls)):
-        raise TypeError("an LLMReply's calls are a tuple of ToolCalls, each with a text as its name")
-    if not _is_count(reply.attempts):
-        raise TypeError("an LLMReply's attempts are a whole number")
-    usage = reply.usage
-    if usage is not UNKNOWN_USAGE and not (isinstance(usage, ModelUsage) and _is_sound(usage)):
-        raise TypeError("an LLMReply's usage is a ModelUsage of finite numbers that are not negative")
-    # Half of a character can be neither stored nor sent back.
-    return reply if reply.text.isascii() else replace(reply, text=encodable(reply.text))
-
-
-def _is_call(value: object) -> bool:
-    return isinstance(value, ToolCall) and isinstance(value.name, str) and isinstance(value.id, str | None)
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_sound(usage: ModelUsage) -> bool:
-    counts = (usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.reasoning_tokens)
-    if not all(count is None or _is_count(count) for count in counts):
-        return False
-    cost: object = usage.cost
-    return cost is None or (isinstance(cost, int | float) and math.isfinite(cost) and cost >= 0)
-
-
-async def _record_reply(driver: Driver, llm: LLM, asked: ModelAsked, reply: LLMReply, seconds: float) -> None:
-    proposals, answer, problem = _meaning(driver, llm, reply)
-    replied = ModelReplied(
-        text=reply.text,
-        proposals=proposals,
-        answer=answer,
-        problem=problem,
-        usage=_usage(llm, asked, reply),
-        seconds=seconds,
-        attempts=max(1, reply.attempts),
-        finish_reason=reply.finish_reason,
-        request_id=reply.request_id,
-        reasoning=reply.reasoning,
-    )
-    if problem is None:
-        await driver.append(replied)
-    else:
-        await driver.append(replied, ReplyRefused(message=problem))
-
-
-def _meaning(driver: Driver, llm: LLM, reply: LLMReply) -> tuple[tuple[Proposal, ...], Any, str | None]:
-    """What a reply says: actions, an answer, or why it cannot be understood."""
-    if reply.calls:
-        return _proposals(driver, [_proposed(call) for call in reply.calls], [call.id for call in reply.calls])
-    if llm.native_tools and reply.actions is None:
-        return (), reply.text, None
-    understood = parse_reply(reply.text) if reply.actions is None else proposals_from(reply.actions)
-    match understood:
-        case FinalText(content=content):
-            return (), content, None
-        case Malformed(message=message):
-            return (), None, message
-        case proposed:
-            return _proposals(driver, proposed, [])
-
-
-def _proposed(call: ToolCall) -> ProposedCall:
-    """A native call; arguments that came as text are parsed, and kept as text where they are no JSON."""
-    arguments: Any = call.arguments
-    if isinstance(arguments, str):
-        with suppress(JSONError):  # validation will refuse the text and tell the model
-            arguments = parse(arguments) if arguments.strip() else {}
-    else:
-        arguments, _ = render(arguments)
-    return ProposedCall(kind="tool_call", tool=call.name, agent=None, action=None, prompt=None, args=arguments)
-
-
-def _proposals(
-    driver: Driver, calls: list[ProposedCall], ids: list[str | None]
-) -> tuple[tuple[Proposal, ...], Any, str | None]:
-    if len(calls) > MAX_CALLS_PER_REPLY:
-        return (), None, f"A reply may hold {MAX_CALLS_PER_REPLY} calls; this one has {len(calls)}."
-    first = driver.run.action_count + 1
-    used: set[str] = set()
-    proposals: list[Proposal] = []
-    for number, proposed in enumerate(calls):
-        action_id = f"{driver.run_id}.{first + number}"
-        call_id = ids[number] if number < len(ids) else None
-        if not call_id or call_id in used:
-            call_id = action_id
-        used.add(call_id)
-        proposals.append(_proposal(driver, proposed, action_id, call_id))
-    return tuple(proposals), None, None
-
-
-def _proposal(driver: Driver, proposed: ProposedCall, action_id: str, call_id: str) -> Proposal:
-    """A call as what it stands for: a facade, and a native `agent_call`, are delegations from here on."""
-    if proposed.kind == "agent_call":
-        return delegation_proposal(action_id, call_id, proposed.agent, proposed.tool, proposed.prompt, proposed.args)
-    facade = driver.configuration.tools.get(proposed.tool or "")
-    if isinstance(facade, WorkerTool):
-        return Proposal(
-            action_id=action_id,
-            call_id=call_id,
-            tool=facade.tool,
-            agent=facade.worker.name,
-            facade=facade.name,
-            args=proposed.args,
-        )
-    if proposed.tool == AGENT_CALL and is_mapping(proposed.args) and isinstance(proposed.args.get("agent"), str):
-        args = proposed.args
-        return delegation_proposal(
-            action_id, call_id, args["agent"], args.get("tool"), args.get("prompt"), args.get("args", {})
-        )
-    return Proposal(action_id=action_id, call_id=call_id, tool=proposed.tool, args=proposed.args)
-
-
-def delegation_proposal(action_id: str, call_id: str, agent: str | None, tool: Any, prompt: Any, args: Any) -> Proposal:
-    """A proposal to delegate: a tool of the worker with its arguments, or a task for its model."""
-    if isinstance(tool, str):
-        return Proposal(action_id=action_id, call_id=call_id, tool=tool, agent=agent or "", args=args)
-    return Proposal(action_id=action_id, call_id=call_id, agent=agent or "", args={"task": prompt})
-
-
-def _calls_as_text(calls: tuple[ToolCall, ...]) -> str:
-    """Native calls as a reader of the raw stream sees them."""
-    rendered, _ = render([{"type": "tool_call", "tool": call.name, "args": call.arguments} for call in calls])
-    return dumps(rendered)
-
-
-def _usage(llm: LLM, asked: ModelAsked, reply: LLMReply) -> ModelUsage:
-    """The provider's numbers, or estimates that say so; a cost only where a price is known."""
-    usage = reply.usage
-    tokens_in, tokens_out = usage.input_tokens, usage.output_tokens
-    source, estimated = usage.source, usage.estimated
-    if tokens_in is None or tokens_out is None:
-        source, estimated = _ESTIMATE, True
-        if tokens_in is None:
-            tokens_in = asked.estimated_input_tokens
-        if tokens_out is None:
-            tokens_out = len(reply.text or _calls_as_text(reply.calls)) // CHARACTERS_PER_TOKEN + 1
-    cost = usage.cost
-    if cost is None and llm.pricing is not None:
-        cost = (tokens_in * llm.pricing.input + tokens_out * llm.pricing.output) / 1_000_000
-    return ModelUsage(
-        input_tokens=tokens_in,
-        output_tokens=tokens_out,
-        cached_tokens=usage.cached_tokens,
-        reasoning_tokens=usage.reasoning_tokens,
-        cost=cost,
-        source=source,
-        estimated=estimated,
-    )
+    return checked(reply)
