@@ -320,9 +320,19 @@ def _unsafe(module: _Module) -> Iterator[Finding]:
 
 def _imports_by_name(module: _Module) -> Iterator[Finding]:
     if module.in_source:
+        # A name that stands right there, as for a module without types, is as good as an import statement.
+        written = {
+            id(node.func)
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.Call) and not node.keywords and [*map(_may_be_imported, node.args)] == [True]
+        }
         for use, name in module.references():
-            if name in IMPORTS_BY_NAME:
+            if name in IMPORTS_BY_NAME and id(use) not in written:
                 yield module.finding(use, name, "which module is loaded is written in the program, never in data")
+
+
+def _may_be_imported(name: ast.expr) -> bool:
+    return isinstance(name, ast.Constant) and isinstance(name.value, str) and not _is_within(name.value, UNSAFE)
 
 
 def _has_value(node: ast.expr, value: bool) -> bool:

@@ -45,6 +45,7 @@ def test_the_repository_keeps_its_rules() -> None:
         ("import asyncio\nasyncio.create_subprocess_shell('ls')", "asyncio.create_subprocess_shell"),
         ("import jinja2", "jinja2"),
         ("from importlib import import_module\nimport_module(name)", "importlib.import_module"),
+        ("from importlib import import_module\nimport_module('pickle')", "importlib.import_module"),
         ("page = 'element.innerHTML = text'", "innerHTML"),
         ("page = 'element.insertAdjacentHTML(where, text)'", "insertAdjacentHTML"),
         ("db.execute(f'SELECT {column} FROM runs')", "composed SQL"),
