@@ -55,7 +55,7 @@ async def ask_model(driver: Driver, command: AskModel) -> None:
             "configuration", "yield_after_steps needs durability= on the agent or on the root that owns it"
         )
         return
-    llm = driver.llm or await _bind(driver)
+    llm = driver.llm or await _ready(driver)
     if llm is None:
         return
     if driver.run.budget.max_cost is not None and llm.pricing is None:
@@ -98,6 +98,22 @@ async def ask_model(driver: Driver, command: AskModel) -> None:
     if not stream.any and (reply.text or reply.calls):
         stream.fragment(reply.text or _calls_as_text(reply.calls))
     await _record_reply(driver, llm, asked, reply, driver.environment.monotonic() - began)
+
+
+async def _ready(driver: Driver) -> LLM | None:
+    """The model of this attempt, once it knows what it can do. None, and a record, where there is none to be had."""
+    llm = await _bind(driver)
+    if llm is None or type(llm).prepare is LLM.prepare:
+        return llm
+    try:
+        await driver.scope.call(llm.prepare(driver.configuration.workers.run))
+    except PASSING:
+        raise
+    except BaseException as error:  # the provider's
+        await _failed(driver, "model_failed", f"the model {llm.provider}:{llm.model} cannot be used", error)
+        driver.llm = None
+        return None
+    return llm
 
 
 async def _bind(driver: Driver) -> LLM | None:
@@ -281,6 +297,7 @@ async def _record_reply(driver: Driver, llm: LLM, asked: ModelAsked, reply: LLMR
         finish_reason=reply.finish_reason,
         request_id=reply.request_id,
         reasoning=reply.reasoning,
+        provider_state=reply.provider_state,
     )
     if problem is None:
         await driver.append(replied)
