@@ -7,6 +7,7 @@ import importlib
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
+from contextvars import ContextVar
 from typing import Any, Final
 
 from protolink._json import JSONError, is_list, is_mapping, parse, thaw
@@ -37,6 +38,9 @@ _SIGNS: Final = re.compile(r"(?:models/)?gemini-(?:[3-9]|\d\d)")
 
 # The documented stand-in for calls of another model, or of a conversation that kept no signatures.
 _NO_SIGNATURE: Final = base64.urlsafe_b64decode("skip_thought_signature_validator")
+_responses: ContextVar[list[Any]] = ContextVar("protolink_google_responses")
+"""The HTTP responses of the call that is being made."""
+
 _DELAY: Final = re.compile(r"(\d+(?:\.\d+)?)s")
 
 
@@ -62,8 +66,12 @@ class GoogleLLM(RemoteLLM):
             bounds |= {"read": self.read_timeout, "write": self.read_timeout}
             request.extensions = {**request.extensions, "timeout": bounds}
 
+        async def keep(response: Any) -> None:
+            _responses.get().append(response)
+
         # A redirect would take the key, in its own header, to another host.
-        asynchronous = http.AsyncClient(follow_redirects=False, event_hooks={"request": [bound]})
+        hooks = {"request": [bound], "response": [keep]}
+        asynchronous = http.AsyncClient(follow_redirects=False, event_hooks=hooks)
         blocking = http.Client(follow_redirects=False)
         client = sdk.Client(
             api_key=key,
@@ -84,12 +92,19 @@ class GoogleLLM(RemoteLLM):
     async def fill(self, draft: Draft, client: Any, request: LLMRequest) -> None:
         """Make the call and read its chunks."""
         signatures: list[str | None] = []
+        responses: list[Any] = []
+        _responses.set(responses)
         chunks = await client.aio.models.generate_content_stream(
             model=self.model, contents=self.contents(request), config=self.config(request)
         )
-        async with aclosing(chunks):
-            async for chunk in chunks:
-                _take(draft, chunk, signatures)
+        try:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    _take(draft, chunk, signatures)
+        finally:
+            # The SDK's generators leave this to the garbage collector where they are left in the middle.
+            for response in responses:
+                await response.aclose()
         if any(signatures):
             draft.state = {"signatures": signatures}
 

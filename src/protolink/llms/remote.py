@@ -296,6 +296,8 @@ class RemoteLLM(LLM):
             return draft.lost(f"could not be reached, or the connection was lost ({_cause(error)})")
         status, word = _status(error), _word(error)
         if status is None and word is None:
+            if _is_kind(error, "APIError", "ResponseError"):  # what the service says in the middle of a stream
+                return draft.lost("failed in the middle of its reply")
             return draft.lost(f"gave a reply that cannot be read ({type(error).__name__})", retryable=False)
         headers: Mapping[str, str] = getattr(getattr(error, "response", None), "headers", None) or {}
         # A failure in the middle of a stream has a word and no status, or that of the stream.

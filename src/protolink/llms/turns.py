@@ -154,9 +154,7 @@ class _Telling:
 
     def _user_turn(self) -> None:
         if self._open or self._texts:
-            results = tuple(
-                Result(id=one.call.id, name=one.call.name, text=one.text or UNKNOWN_RESULT) for one in self._open
-            )
+            results = tuple(Result(id=one.call.id, name=one.call.name, text=_told(one.text)) for one in self._open)
             self._turns.append(UserTurn(results=results, text="\n\n".join(self._texts)))
             self._open, self._texts = [], []
 
@@ -176,6 +174,12 @@ class _Telling:
             own = digest(f"{said}/{number}")[: self._id_length]
         self._ids.add(own)
         return own
+
+
+def _told(result: str | None) -> str:
+    if result is None:
+        return UNKNOWN_RESULT
+    return result if result.strip() else NOTHING
 
 
 def _safe_name(name: str) -> str:
