@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from protolink import create_llm
@@ -56,9 +56,8 @@ class Dialect(ABC):
 
     def answer(self, said: Said, **answer: Any) -> Answer:
         """A reply as an answer of the server, one event after the other."""
-        return Answer(
-            **{"chunks": self.events(said), "content_type": self.content_type, "headers": self.headers} | answer
-        )
+        plain = Answer(chunks=self.events(said), content_type=self.content_type, headers=self.headers)
+        return replace(plain, **answer)
 
     def error(self, status: int, headers: Mapping[str, str] | None = None) -> Answer:
         """A refusal with the documented body; it quotes the key, as careless services do."""
@@ -353,7 +352,7 @@ class Gemini(Dialect):
     failure = sse({"error": {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}})
 
     def events(self, said: Said) -> list[bytes]:
-        chunks = [[{"text": piece, "thought": True}] for piece in said.reasoning]
+        chunks: list[Any] = [[{"text": piece, "thought": True}] for piece in said.reasoning]
         if said.ending != "refusal":
             chunks += [[{"text": piece}] for piece in said.text]
         for _, name, pieces in said.calls:

@@ -82,10 +82,10 @@ class AnthropicLLM(RemoteLLM):
         schema = self.schema_for(request, beside_tools=True)
         if schema is not None and fits_strictly(schema):
             payload["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
-        if self.temperature is not None:
-            payload["temperature"] = self.temperature
-        if self.parameters:
-            payload["extra_body"] = self.parameters
+        # The newest models take no temperature, and so the SDK has no argument for it.
+        extra = {} if self.temperature is None else {"temperature": self.temperature}
+        if extra or self.parameters:
+            payload["extra_body"] = {**extra, **self.parameters}
         return payload
 
     def messages(self, request: LLMRequest) -> list[dict[str, Any]]:

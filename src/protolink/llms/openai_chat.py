@@ -79,13 +79,11 @@ class OpenAIChatLLM(RemoteLLM):
                 "type": "json_schema",
                 "json_schema": {"name": "reply", "schema": schema, "strict": True},
             }
-        if self.temperature is not None:
-            payload["temperature"] = self.temperature
-        bound = self.output_bound(request)
-        if bound is not None:
-            payload[self.bound_parameter] = bound
-        if self.parameters:
-            payload["extra_body"] = self.parameters
+        # Not as arguments of the SDK, which has only those that OpenAI itself takes at the time.
+        extra = {"temperature": self.temperature, self.bound_parameter: self.output_bound(request)}
+        extra = {name: value for name, value in extra.items() if value is not None}
+        if extra or self.parameters:
+            payload["extra_body"] = {**extra, **self.parameters}
         return payload
 
     def messages(self, request: LLMRequest) -> list[dict[str, Any]]:

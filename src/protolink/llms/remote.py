@@ -298,7 +298,9 @@ class RemoteLLM(LLM):
         if status is None and word is None:
             if _is_kind(error, "APIError", "ResponseError"):  # what the service says in the middle of a stream
                 return draft.lost("failed in the middle of its reply")
-            return draft.lost(f"gave a reply that cannot be read ({type(error).__name__})", retryable=False)
+            return draft.lost(
+                f"could not be called, or its reply not be read ({type(error).__name__})", retryable=False
+            )
         headers: Mapping[str, str] = getattr(getattr(error, "response", None), "headers", None) or {}
         # A failure in the middle of a stream has a word and no status, or that of the stream.
         retryable = status in _TRANSIENT_STATUS or status is None or status == 200
