@@ -282,13 +282,13 @@ class Anthropic(Dialect):
     failure = sse({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, "error")
 
     def events(self, said: Said) -> list[bytes]:
-        usage = {
+        usage: dict[str, Any] = {
             "input_tokens": 10,
             "cache_creation_input_tokens": 5,
             "cache_read_input_tokens": 4,
             "output_tokens": 1,
         }
-        message = {
+        message: dict[str, Any] = {
             "id": "msg_1nZdL29xx5MUA1yADyHTEsnR8uuvGzszyY",
             "type": "message",
             "role": "assistant",

@@ -50,6 +50,9 @@ class WireServer:
     def __init__(self, answering: Callable[[Request], Answer] | None = None) -> None:
         self.requests: list[Request] = []
         self.connections = 0
+        self.standing: dict[str, Answer] = {}
+        """Answers of paths that are no part of the script."""
+
         self._answering = answering
         self._answers: deque[Answer] = deque()
         self._loop = asyncio.new_event_loop()
@@ -108,6 +111,8 @@ class WireServer:
     def _next(self, request: Request) -> Answer:
         if self._answering is not None:
             return self._answering(request)
+        if request.path in self.standing:
+            return self.standing[request.path]
         if self._answers:
             return self._answers.popleft()
         return Answer(status=418, chunks=[b'{"error": "the script is over"}'])
