@@ -60,6 +60,7 @@ class AnthropicLLM(RemoteLLM):
         async with stream:
             async for event in stream:
                 _take(draft, event, blocks)
+                await draft.breathe()
         if draft.calls and blocks:
             draft.state = {"blocks": list(blocks.values())}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Hashable, Mapping
 from typing import Any, Final
@@ -39,6 +40,7 @@ class Draft:
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._half = ""
+        self._shown = False
         self._calls: dict[Hashable, _CallDraft] = {}
 
     def say(self, text: str | None) -> None:
@@ -48,7 +50,14 @@ class Draft:
         if self._half or not text.isascii():
             text = self._whole_characters(self._half + text)
         self._text.append(text)
+        self._shown = True
         self._request.fragment(text)
+
+    async def breathe(self) -> None:
+        """Let the readers see what was said; a burst of events would otherwise pass without a pause for anybody."""
+        if self._shown:
+            self._shown = False
+            await asyncio.sleep(0)
 
     def think(self, text: str | None) -> None:
         """Take a piece of the reasoning, which nobody is shown."""

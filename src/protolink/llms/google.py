@@ -101,6 +101,7 @@ class GoogleLLM(RemoteLLM):
             async with aclosing(chunks):
                 async for chunk in chunks:
                     _take(draft, chunk, signatures)
+                    await draft.breathe()
         finally:
             # The SDK's generators leave this to the garbage collector where they are left in the middle.
             for response in responses:

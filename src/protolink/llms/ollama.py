@@ -72,6 +72,7 @@ class OllamaLLM(RemoteLLM):
         async with aclosing(parts):
             async for part in parts:
                 _take(draft, part)
+                await draft.breathe()
 
     def payload(self, request: LLMRequest) -> dict[str, Any]:
         """The call as the SDK takes it."""

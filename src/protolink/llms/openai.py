@@ -42,6 +42,7 @@ class OpenAILLM(RemoteLLM):
         async with stream:
             async for event in stream:
                 _take(draft, event)
+                await draft.breathe()
 
     def payload(self, request: LLMRequest) -> dict[str, Any]:
         """The call as the SDK takes it."""

@@ -58,6 +58,7 @@ class OpenAIChatLLM(RemoteLLM):
         async with stream:
             async for chunk in stream:
                 self._take(draft, chunk)
+                await draft.breathe()
 
     def payload(self, request: LLMRequest) -> dict[str, Any]:
         """The call as the SDK takes it."""
@@ -110,7 +111,9 @@ class OpenAIChatLLM(RemoteLLM):
         if delta is not None:
             _content(draft, delta.content)
             # The servers that show the reasoning of open models do it under one of these names.
-            draft.think(getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None))
+            more = delta.model_extra
+            if more:
+                draft.think(more.get("reasoning_content") or more.get("reasoning"))
             for call in delta.tool_calls or ():
                 _call(draft, call)
             if delta.refusal:

@@ -112,11 +112,10 @@ class _Telling:
 
     def hear(self, message: Mapping[str, Any]) -> None:
         content = str(message.get("content") or "")
-        if message["role"] == "assistant":
+        role = message.get("role")
+        if role == "assistant":
             self._assistant(message, content)
-        elif not (message["role"] == "tool" and self._answered(message.get("tool_call_id"), content)) and (
-            content.strip()
-        ):
+        elif not (role == "tool" and self._answered(message.get("tool_call_id"), content)) and (content.strip()):
             self._texts.append(content)
 
     def end(self) -> list[UserTurn | AssistantTurn]:
