@@ -98,10 +98,7 @@ async def _by_sdk(client: Any, pieces: int) -> str:
         stream=True,
         stream_options={"include_usage": True},
     )
-    text: list[str] = []
-    async for chunk in stream:
-        if chunk.choices:
-            text.append(chunk.choices[0].delta.content or "")
+    text = [chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices]
     return "".join(text)
 
 
