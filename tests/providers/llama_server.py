@@ -13,7 +13,7 @@ parameters.hostnames = ["127.0.0.1"]
 parameters.port = 0
 parameters.n_ctx = 2048
 parameters.n_parallel = 1
-parameters.cpuparams.n_threads = 2
+parameters.cpuparams.n_threads = 1  # two would wait for each other on a busy machine
 server = xllamacpp.Server(parameters)
 print(server.listening_address, flush=True)
 sys.stdin.read()
