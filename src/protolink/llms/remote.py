@@ -41,6 +41,7 @@ _PERMANENT_WORDS: Final = frozenset(
         "request_too_large",
     }
 )
+_DECIDED: Final = {"true": True, "false": False}
 _WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 _SECONDS: Final = re.compile(r"(\d+(?:\.\d+)?)s?")
 _REQUEST_ID_HEADERS: Final = ("x-request-id", "request-id")
@@ -303,14 +304,14 @@ class RemoteLLM(LLM):
             )
         headers: Mapping[str, str] = getattr(getattr(error, "response", None), "headers", None) or {}
         # A failure in the middle of a stream has a word and no status, or that of the stream.
-        retryable = status in _TRANSIENT_STATUS or status is None or status == 200
-        if headers.get("x-should-retry") in ("true", "false"):
-            retryable = headers["x-should-retry"] == "true"
+        transient = status in _TRANSIENT_STATUS or status is None or status == 200
+        decided = _DECIDED.get(headers.get("x-should-retry", ""))
+        retryable = transient and word not in _PERMANENT_WORDS if decided is None else decided
         said = " ".join(str(part) for part in (status, word) if part is not None and part != 200)
         request_id = next((headers[name] for name in _REQUEST_ID_HEADERS if name in headers), draft.request_id)
         return ModelCallError(
             f"{self.provider} refused or lost the call: {said}",
-            retryable=retryable and word not in _PERMANENT_WORDS,
+            retryable=retryable,
             retry_after=self.retry_after(headers, getattr(error, "details", None)),
             status=None if status == 200 else status,
             request_id=request_id,
