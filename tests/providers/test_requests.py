@@ -123,16 +123,50 @@ async def test_a_schema_constrains_what_can_be_said(
         await llm.aclose()
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"n": {"type": "integer"}}},
+        {**ANSWER, "required": []},
+        {**ANSWER, "properties": {"n": {"type": "integer", "multipleOf": 3}}},
+        {**ANSWER, "properties": {"n": {"type": "array", "items": {"type": "object"}}}},
+        {"anyOf": [ANSWER, {"type": "null"}]},
+        {"type": "integer"},
+    ],
+)
 @pytest.mark.parametrize("dialect", [Chat(), Responses(), Anthropic()], ids=lambda dialect: dialect.name)
-async def test_a_schema_that_a_provider_would_refuse_is_not_sent(dialect: Dialect, server: WireServer) -> None:
+async def test_a_schema_that_a_provider_would_refuse_is_not_sent(
+    dialect: Dialect, schema: Any, server: WireServer
+) -> None:
     """The prompt tells the schema all the same, and the answer is checked; a refused call would be no answer."""
     llm = dialect.llm(server.url, constrained=True)
-    open_schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
 
-    body = await sent(server, dialect, llm, output_schema=open_schema, tools=[])
+    body = await sent(server, dialect, llm, output_schema=schema, tools=[])
     await llm.aclose()
 
     assert not {"response_format", "text", "output_config"} & body.keys()
+
+
+@pytest.mark.parametrize("properties", [{}, {"n": {"type": "array", "items": {"enum": ["a", 1]}}}])
+async def test_gemini_is_told_a_schema_in_its_own_keywords(properties: Any, server: WireServer) -> None:
+    """It refuses or ignores the others; `const` it knows as an enumeration of one."""
+    llm = Gemini().llm(server.url)
+    schema = {**ANSWER, "properties": {"kind": {"const": "note", "maxLength": 4}, **properties}, "$id": "note"}
+
+    body = await sent(server, Gemini(), llm, output_schema=schema, tools=[])
+    await llm.aclose()
+
+    told = body["generationConfig"]["responseJsonSchema"]
+    assert told == {**ANSWER, "properties": {"kind": {"enum": ["note"]}, **properties}}
+
+
+def test_only_grammars_constrain_actions_by_default() -> None:
+    """The runtime asks a model whether it does, and tells in words what is not enforced."""
+    names = ["openai:m", "openai-chat:m", "anthropic:m", "google:m", "deepseek:m", "ollama:m", "vllm:m", "mistral:m"]
+
+    assert [name for name in names if create_llm(name).constrained] == ["ollama:m", "vllm:m", "mistral:m"]
+    assert create_llm("openai:m", constrained=True).constrained
+    assert not create_llm("vllm:m", constrained=False).constrained
 
 
 @pytest.mark.parametrize(

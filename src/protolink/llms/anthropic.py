@@ -37,7 +37,7 @@ class AnthropicLLM(RemoteLLM):
     extra = "anthropic"
     module = "anthropic"
     key_variables = ("ANTHROPIC_API_KEY",)
-    default_constrained = False
+    default_constrained_answers = False
 
     def open(self, sdk: Any, key: str | None) -> tuple[Any, Callable[[], Awaitable[object]]]:
         """A client of the `anthropic` SDK that retries nothing and follows nobody."""

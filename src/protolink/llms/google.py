@@ -41,6 +41,28 @@ _NO_SIGNATURE: Final = base64.urlsafe_b64decode("skip_thought_signature_validato
 _responses: ContextVar[list[Any]] = ContextVar("protolink_google_responses")
 """The HTTP responses of the call that is being made."""
 
+_KEYWORDS: Final = frozenset(
+    {
+        "$defs",
+        "$ref",
+        "additionalProperties",
+        "anyOf",
+        "description",
+        "enum",
+        "format",
+        "items",
+        "maxItems",
+        "maximum",
+        "minItems",
+        "minimum",
+        "oneOf",
+        "prefixItems",
+        "properties",
+        "required",
+        "title",
+        "type",
+    }
+)
 _DELAY: Final = re.compile(r"(\d+(?:\.\d+)?)s")
 
 
@@ -131,7 +153,7 @@ class GoogleLLM(RemoteLLM):
         schema = self.schema_for(request, beside_tools=False)
         if schema is not None:
             config["response_mime_type"] = "application/json"
-            config["response_json_schema"] = schema
+            config["response_json_schema"] = _understood(schema)
         if self.temperature is not None:
             config["temperature"] = self.temperature
         bound = self.output_bound(request)
@@ -148,6 +170,24 @@ class GoogleLLM(RemoteLLM):
     def retry_after(self, headers: Mapping[str, str], details: object = None) -> float | None:
         """The wish of the header, or of the error itself."""
         return super().retry_after(headers) or _delay(details)
+
+
+def _understood(schema: Any) -> Any:
+    """A schema in the keywords that Gemini knows; the runtime checks what is left out."""
+    if not is_mapping(schema):
+        return schema
+    known = {key: value for key, value in schema.items() if key in _KEYWORDS}
+    if "const" in schema:
+        known["enum"] = [schema["const"]]
+    for key in ("properties", "$defs"):
+        if is_mapping(known.get(key)):
+            known[key] = {name: _understood(value) for name, value in known[key].items()}
+    for key in ("anyOf", "oneOf", "prefixItems"):
+        if is_list(known.get(key)):
+            known[key] = [_understood(value) for value in known[key]]
+    for key in ("items", "additionalProperties"):
+        known.update({key: _understood(known[key])} if key in known else {})
+    return known
 
 
 def _choice(choice: str) -> dict[str, Any]:

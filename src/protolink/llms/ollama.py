@@ -34,6 +34,7 @@ class OllamaLLM(RemoteLLM):
     module = "ollama"
     key_variables = ("OLLAMA_API_KEY",)
     needs_key = False
+    default_constrained = True
     default_read_timeout = 300.0
     """A model may have to be loaded first."""
 

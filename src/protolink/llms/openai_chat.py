@@ -135,6 +135,7 @@ class OpenAICompatibleLLM(OpenAIChatLLM):
     needs_key = False
     needs_base_url = True
     bound_parameter = "max_tokens"
+    default_constrained = True
     schema_beside_tools = False
     only_strict_schemas = False
 
@@ -185,6 +186,7 @@ class DeepSeekLLM(OpenAICompatibleLLM):
     needs_key = True
     default_base_url = "https://api.deepseek.com/v1"
     default_constrained = False
+    default_constrained_answers = False
 
 
 class MistralLLM(OpenAICompatibleLLM):

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from protolink._environment import current_environment
-from protolink._json import is_list, is_mapping, thaw
+from protolink._json import is_mapping, thaw
 from protolink.errors import ConfigurationError, ProtolinkError
 from protolink.llms.draft import Draft
 from protolink.llms.port import LLM, InThread, LLMReply, LLMRequest, ModelCallError, Pricing
@@ -39,6 +39,22 @@ _PERMANENT_WORDS: Final = frozenset(
         "not_found_error",
         "permission_error",
         "request_too_large",
+    }
+)
+_STRICT_KEYWORDS: Final = frozenset(
+    {
+        "$defs",
+        "$ref",
+        "additionalProperties",
+        "anyOf",
+        "const",
+        "description",
+        "enum",
+        "items",
+        "properties",
+        "required",
+        "title",
+        "type",
     }
 )
 _DECIDED: Final = {"true": True, "false": False}
@@ -76,7 +92,8 @@ class RemoteLLM(LLM):
     tool_calling
         `"native"` offers tools in the provider's format, `"json"` as JSON actions; None is the provider's default.
     constrained
-        Whether answers and JSON actions are constrained to their schema; None is the provider's default.
+        Whether answers, and actions in JSON, are constrained to their schema. None is the provider's default: both
+        where schemas become grammars, answers alone where a hosted service enforces some schemas and refuses others.
     temperature, max_output_tokens
         Sent where given; of two bounds, this one and what a budget leaves, the smaller one.
     parallel_tool_calls
@@ -106,7 +123,10 @@ class RemoteLLM(LLM):
     needs_key: ClassVar[bool] = True
     needs_base_url: ClassVar[bool] = False
     default_tool_calling: ClassVar[Literal["native", "json"]] = "native"
-    default_constrained: ClassVar[bool] = True
+    default_constrained: ClassVar[bool] = False
+    """Whether actions are constrained unless the application says otherwise."""
+
+    default_constrained_answers: ClassVar[bool] = True
     default_read_timeout: ClassVar[float] = 120.0
 
     streaming = True
@@ -142,6 +162,7 @@ class RemoteLLM(LLM):
         self.tool_calling_is_chosen = tool_calling is not None
         self.native_tools = (tool_calling or self.default_tool_calling) == "native"
         self.constrained = self.default_constrained if constrained is None else bool(constrained)
+        self.constrained_answers = self.default_constrained_answers if constrained is None else bool(constrained)
         self.pricing = pricing
         self.context_window = context_window
         self.temperature = temperature
@@ -218,13 +239,11 @@ class RemoteLLM(LLM):
         The schema of an answer cannot hold an action, so it applies only where no action can be said: where the
         provider keeps native calls apart from text (`beside_tools`), or where there are no tools.
         """
-        if not self.constrained:
-            return None
         if request.action_schema is not None and not request.native:
-            return _plain(request.action_schema)
+            return _plain(request.action_schema) if self.constrained else None
         if request.output_schema is None or (request.tools and not (request.native and beside_tools)):
             return None
-        return _plain(request.output_schema)
+        return _plain(request.output_schema) if self.constrained_answers else None
 
     def retry_after(self, headers: Mapping[str, str], details: object = None) -> float | None:
         """The provider's own wish, in seconds; `details` is what an error says besides."""
@@ -324,19 +343,28 @@ def is_transient(status: int) -> bool:
     return status in _TRANSIENT_STATUS
 
 
-def fits_strictly(schema: Any) -> bool:
-    """Whether a schema is in the subset that providers can enforce: closed objects with all properties required."""
-    if is_list(schema):
-        return all(map(fits_strictly, schema))
-    if not is_mapping(schema):
-        return True
-    properties = schema.get("properties")
-    if schema.get("type") == "object" or properties is not None:
-        names = set(properties) if is_mapping(properties) else set[str]()
+def fits_strictly(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema is in the subset that hosted services can enforce; they refuse any other.
+
+    That is an object whose objects are closed and require all of their properties, in few keywords.
+    """
+    return schema.get("type") == "object" and _fits(schema)
+
+
+def _fits(schema: object) -> bool:
+    if not is_mapping(schema) or not schema.keys() <= _STRICT_KEYWORDS:
+        return False
+    properties: Mapping[str, Any] = schema.get("properties") or {}
+    if schema.get("type") == "object":
         required: list[str] = schema.get("required") or []
-        if schema.get("additionalProperties") is not False or names != set(required):
+        if schema.get("additionalProperties") is not False or properties.keys() != set(required):
             return False
-    return all(fits_strictly(value) for value in schema.values())
+    definitions: Mapping[str, Any] = schema.get("$defs") or {}
+    options: list[Any] = schema.get("anyOf") or []
+    within: list[object] = [*properties.values(), *definitions.values(), *options]
+    if "items" in schema:
+        within.append(schema["items"])
+    return all(map(_fits, within))
 
 
 def _plain(schema: Mapping[str, Any]) -> dict[str, Any]:
