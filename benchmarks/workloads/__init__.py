@@ -9,6 +9,7 @@ from benchmarks.table import Row
 from benchmarks.workloads.agents import idle_agents
 from benchmarks.workloads.concurrency import concurrent_runs, cost_of_company
 from benchmarks.workloads.durable import durable
+from benchmarks.workloads.providers import providers
 from benchmarks.workloads.start import start
 from benchmarks.workloads.steps import one_tool_step, one_turn
 from benchmarks.workloads.streams import events
@@ -30,4 +31,5 @@ WORKLOADS: Mapping[str, Workload] = {
     "idle agents": idle_agents,
     "workers": workers,
     "durable": durable,
+    "providers": providers,
 }

@@ -33,8 +33,8 @@
             └── StoreClosedError          it was closed
 
 Those of one port alone live beside it: `TransportError` in `protolink.transport`, `StorageError` in
-`protolink.storage`, `ModelCallError` in `protolink.llms`. Messages name the thing, what was wrong and what to
-do. They carry no argument values.
+`protolink.storage`, `ModelCallError` in `protolink.llms`. Messages name the thing, what was wrong and what to do.
+They carry no argument values.
 """
 
 from __future__ import annotations

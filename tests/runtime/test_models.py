@@ -435,7 +435,7 @@ async def test_an_agent_without_a_model_says_so() -> None:
         await Agent(name="a").invoke("go")
 
 
-@pytest.mark.parametrize("specification", ["unknown", "openai:gpt", "", "Mock", " mock"])
+@pytest.mark.parametrize("specification", ["unknown", "closedai:gpt", "", "Mock", " mock"])
 def test_an_unknown_provider_lists_the_known_ones(specification: str) -> None:
     """The message helps."""
     with pytest.raises(ValueError, match="mock"):

@@ -60,6 +60,8 @@ def assistant_message(record: ModelReplied, *, native: bool) -> Message:
         message["tool_calls"] = [
             {"id": proposal.call_id, "name": proposal.said, "arguments": proposal.args} for proposal in record.proposals
         ]
+    if record.provider_state is not None:
+        message["provider_state"] = record.provider_state
     return message
 
 

@@ -291,6 +291,8 @@ class ModelReplied:
     finish_reason: str | None = None
     request_id: str | None = None
     reasoning: str | None = None
+    provider_state: Any = None
+    """What the provider wants to see again with this reply. Private, and opaque to everybody else."""
 
 
 @record

@@ -81,8 +81,12 @@ def model_from(stored: Mapping[str, Any] | None) -> LLM | None:
     """The model that a stored configuration names."""
     if stored is None:
         return None
+    # A key is sent wherever a model's address points, so no address is taken from stored data.
+    if stored.get("reconnect_required"):
+        raise ConfigurationError("the model of this configuration has an address of its own; pass it again with llm=")
+    options = {"tool_calling": stored["tool_calling"]} if "tool_calling" in stored else {}
     try:
-        llm = create_llm(f"{stored.get('provider')}:{stored.get('model')}")
+        llm = create_llm(f"{stored.get('provider')}:{stored.get('model')}", **options)
     except ConfigurationError as error:
         raise ConfigurationError(
             f"the model of this configuration has to be passed again with llm=: {error}"

@@ -59,6 +59,10 @@ class LLMReply:
     finish_reason: str | None = None
     request_id: str | None = None
     reasoning: str | None = None
+    provider_state: Mapping[str, Any] | None = None
+    """What the provider wants back with this reply, as JSON: signed or encrypted reasoning, say. It is stored with
+    the reply, returns as `provider_state` of its message, and is never public."""
+
     attempts: int = 1
     """Calls that were made for this reply, retries included; each is charged."""
 
@@ -97,6 +101,14 @@ class ModelCallError(ProtolinkError):
         self.status = status
         self.request_id = request_id
         self.usage = usage
+
+
+class InThread(Protocol):
+    """Runs a blocking function in one of the agent's worker threads, within its bound."""
+
+    def __call__(self, function: Callable[..., T], /, *args: Any) -> Awaitable[T]:
+        """Await what `function` gives."""
+        ...
 
 
 class Turn(Protocol):
@@ -232,6 +244,12 @@ class LLM(ABC):
     @abstractmethod
     def respond(self, request: LLMRequest) -> LLMReply | Awaitable[LLMReply]:
         """Make one turn. A plain method runs in a worker thread, a coroutine on the event loop."""
+
+    async def prepare(self, in_thread: InThread) -> None:  # noqa: B027
+        """Find out what the model can do (`native_tools`, `constrained`, `context_window`), once.
+
+        Awaited before the first turn of each run or resumed run. What it raises fails the turn.
+        """
 
     async def aclose(self) -> None:  # noqa: B027
         """Give back what the model holds open (connections, loaded weights). It may be used again afterwards."""

@@ -47,7 +47,7 @@ async def ask_model(driver: Driver, asking: AskModel) -> None:
             "configuration", "yield_after_steps needs durability= on the agent or on the root that owns it"
         )
         return
-    llm = driver.llm or await _bind(driver)
+    llm = driver.llm or await _ready(driver)
     if llm is None:
         return
     if not _has_price(driver, llm):
@@ -89,6 +89,10 @@ async def _until_replied(
             of_model = of_model + 1 if next_llm is llm else 1
             lost_by, llm = llm, next_llm
             driver.llm = llm
+            unusable = None if llm is lost_by else await _prepared(driver, llm)
+            if unusable is not None:
+                await _unusable(driver, llm, unusable)
+                return
             if llm is not lost_by and llm.context_window is not None and not await _compacted(driver, llm, plan.choice):
                 return
             request, asked = _request(driver, llm, plan, stream)
@@ -141,6 +145,39 @@ def _retried(
         streamed=streamed,
         usage=usage,
     )
+
+
+async def _ready(driver: Driver) -> LLM | None:
+    """The model of this attempt, once it knows what it can do. None, and a record, where there is none to be had."""
+    llm = await _bind(driver)
+    while llm is not None:
+        error = await _prepared(driver, llm)
+        if error is None:
+            break
+        if not driver.fallbacks:
+            await _unusable(driver, llm, error)
+            return None
+        llm, *rest = driver.fallbacks
+        driver.llm, driver.fallbacks = llm, tuple(rest)
+    return llm
+
+
+async def _prepared(driver: Driver, llm: LLM) -> BaseException | None:
+    """Let a model find out what it can do. Gives what is wrong with it."""
+    if type(llm).prepare is LLM.prepare:
+        return None
+    try:
+        await driver.scope.call(llm.prepare(driver.configuration.workers.run))
+    except PASSING:
+        raise
+    except BaseException as error:  # the provider's
+        return error
+    return None
+
+
+async def _unusable(driver: Driver, llm: LLM, error: BaseException) -> None:
+    driver.llm = None
+    await _failed(driver, "model_failed", f"the model {llm.provider}:{llm.model} cannot be used", error)
 
 
 async def _bind(driver: Driver) -> LLM | None:
