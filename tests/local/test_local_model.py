@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
-from protolink import Agent, ModelFailedError, RunBudget
+from protolink import Agent, ModelFailedError, RunBudget, Task
 from protolink.errors import ConfigurationError
 from protolink.llms import create_llm
 from protolink.llms.local import LocalLLM
@@ -166,6 +166,37 @@ async def test_the_engine_takes_schemas_that_refer_to_themselves(llm: LocalLLM) 
     events, _ = await observe(agent, "Link.", budget=RunBudget(max_output_tokens=20))
 
     assert of_type(events, "llm.call.completed")
+
+
+class Strange(BaseModel):
+    """A type whose schema the engine cannot take as it is."""
+
+    anything: Any
+    code: str = Field(pattern=r"^\w+$|x", min_length=2)
+    number: int = Field(ge=-(10**30))
+
+
+@installed
+async def test_what_a_grammar_cannot_say_is_left_to_validation(llm: LocalLLM) -> None:
+    """A pattern of another dialect must not cost the turn."""
+    schema = Strange.model_json_schema()
+    task = Task.create_infer("Say something.", output_schema=schema, budget=RunBudget(max_output_tokens=4))
+
+    events, _ = await observe(Agent(name="a", llm=llm), task)
+
+    assert of_type(events, "llm.call.completed")
+
+
+@installed
+async def test_several_event_loops_share_a_model(llm: LocalLLM) -> None:
+    """Threads with loops of their own wait for each other as the runs of one loop do."""
+
+    def ask(_: int) -> str:
+        return str(Agent(name="a", llm=llm).sync.invoke("Say hello.", budget=RunBudget(max_output_tokens=4)))
+
+    answers = await asyncio.gather(*(asyncio.to_thread(ask, number) for number in range(3)))
+
+    assert all(answers)
 
 
 @installed

@@ -193,3 +193,22 @@ async def test_a_refused_native_call_leaves_a_conversation_that_providers_take()
     assert [message["role"] for message in llm.heard[1]] == ["user", "assistant", "user"]
     assert "tool_calls" not in llm.heard[1][1]
     assert llm.heard[1][1]["content"]
+
+
+def test_a_configuration_keeps_the_choice_and_the_bound() -> None:
+    """An agent that is built from its configuration behaves like the one that it was taken from."""
+    agent = Agent(name="a", tools=[add], llm="mock", tool_choice="add", max_answer_characters=9)
+
+    again = Agent.from_dict(agent.to_dict(), tools=[add])
+
+    assert again.to_dict() == agent.to_dict()
+    assert again.configuration().tool_choice == "add"
+
+
+def test_a_function_has_to_be_passed_again() -> None:
+    """It is code, like a tool's."""
+    stored = Agent(name="a", tools=[add], tool_choice=lambda step: "auto").to_dict()
+
+    with pytest.raises(ConfigurationError, match="tool_choice"):
+        Agent.from_dict(stored, tools=[add])
+    assert Agent.from_dict(stored, tools=[add], tool_choice="none").configuration().tool_choice == "none"

