@@ -55,11 +55,7 @@ class AgentClient:
         Raises `PeerUnavailableError` where nobody answers, `PeerRefusedError` for a task that cannot be run,
         or another `TransportError`; `delivered` says whether the run may have begun.
         """
-        reply = await (await self._to(url)).call(url, "task", task.to_dict())
-        try:
-            return _task(reply)
-        except ValueError as error:
-            raise TransportError(f"the reply of {url!r} is no task: {error}", delivered=True) from error
+        return _task_of(await (await self._to(url)).call(url, "task", task.to_dict()), url)
 
     async def stream_task(self, url: str, task: Task) -> AsyncGenerator[RunEvent | Task]:
         """Have the agent at `url` run a task; gives its events as they come, and last the final task.
@@ -93,16 +89,21 @@ class AgentClient:
             async with asyncio.timeout(_CALL_OFF_SECONDS):
                 await self.cancel_task(url, task_id, "whoever asked for it has gone")
 
+    async def task_status(self, url: str, task_id: str) -> Task:
+        """A task that this client's principal has sent, as it stands; for a minute after its end too.
+
+        Raises `PeerNotFoundError` where the peer knows no such task of theirs.
+        """
+        reply = await (await self._to(url)).call(url, "status", {"task_id": task_id})
+        return _task_of(reply, url)
+
     async def cancel_task(self, url: str, task_id: str, reason: str = "canceled by whoever asked for it") -> Task:
         """Cancel a task that this client's principal has sent, and give the final task.
 
         Raises `PeerNotFoundError` where the peer is not at work on such a task of theirs.
         """
         reply = await (await self._to(url)).call(url, "cancel", {"task_id": task_id, "reason": reason})
-        try:
-            return _task(reply)
-        except ValueError as error:
-            raise TransportError(f"the reply of {url!r} is no task: {error}", delivered=True) from error
+        return _task_of(reply, url)
 
     async def card(self, url: str) -> AgentCard:
         """How the agent at `url` describes itself."""
@@ -211,6 +212,13 @@ async def _frames(transport: NetworkTransport, url: str, task: Task) -> AsyncGen
         payload = {"task_id": task.id, "after": seen}
         await pause(environment, backoff(environment, failures, first=_RECONNECT_SECONDS, most=2.0))
         failures += 1
+
+
+def _task_of(reply: JSON, url: str) -> Task:
+    try:
+        return _task(reply)
+    except ValueError as error:
+        raise TransportError(f"the reply of {url!r} is no task: {error}", delivered=True) from error
 
 
 def _task(data: JSON) -> Task:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from protolink import Agent, AgentCard, ConfigurationError
+from protolink._runtime.principal import acting_as
 from protolink.discovery import Directory, Registry, RegistryClient
+from protolink.discovery.registry import MAX_CARD_CHARACTERS, MAX_ENTRIES_OF_ONE
 from protolink.storage import InMemoryStorage, Storage
 from protolink.testing import ManualClock, use_environment
 from protolink.transport import (
@@ -318,6 +320,24 @@ async def test_a_card_that_cannot_be_kept_leaves_the_one_before() -> None:
             await registry.register(card("a", description="newer"))
 
         assert [found.description for found in await registry.discover()] == [""]
+
+
+async def test_c04_a_registry_keeps_so_much_and_no_more() -> None:
+    """Of one principal who is not of this process, and of one card; whoever is in it can still change its card."""
+    async with running() as registry:
+        with acting_as("alice"):
+            for number in range(MAX_ENTRIES_OF_ONE):
+                await registry.register(AgentCard("a", url=f"http://a:{number + 1}"))
+            with pytest.raises(ValueError, match=f"{MAX_ENTRIES_OF_ONE} of one principal"):
+                await registry.register(AgentCard("a", url="http://a:9000"))
+            await registry.register(AgentCard("newer", url="http://a:1"))
+            with pytest.raises(ValueError, match="a card has at most"):
+                await registry.register(AgentCard("a", url="http://a:1", description="x" * MAX_CARD_CHARACTERS))
+        with acting_as("bob"):
+            await registry.register(AgentCard("b", url="http://b:1"))
+
+        assert len(await registry.discover()) == MAX_ENTRIES_OF_ONE + 1
+        assert len(await registry.discover({"name": "newer"})) == 1
 
 
 async def test_an_agent_that_cannot_register_does_not_start() -> None:

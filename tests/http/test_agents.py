@@ -244,6 +244,29 @@ async def test_a_task_is_canceled_by_who_sent_it() -> None:
             await alice.cancel_task(url, task.id)
 
 
+@pytest.mark.parametrize("kind", ["http", "runtime"])
+async def test_a_task_can_be_looked_at_by_who_sent_it(kind: str) -> None:
+    """While it goes on and after its end; one that was never sent is not there."""
+    held, go, url = asyncio.Event(), asyncio.Event(), free_url() if kind == "http" else "runtime://http-test-status"
+
+    async def hold() -> str:
+        """Wait to be let go."""
+        held.set()
+        await go.wait()
+        return "held"
+
+    task, peer = Task.create_tool_call("hold"), AgentClient(kind)
+    async with agent_at(url, tools=[hold], transport=kind):
+        asking = asyncio.create_task(peer.send_task(url, task))
+        await held.wait()
+        assert (await peer.task_status(url, task.id)).state is TaskState.WORKING
+        go.set()
+        assert (await peer.task_status(url, task.id)).id == (await asking).id
+        assert (await peer.task_status(url, task.id)).get_output() == "held"
+        with pytest.raises(PeerNotFoundError):
+            await peer.task_status(url, "no-such-task")
+
+
 async def test_c17_somebody_elses_task_is_answered_as_one_that_is_not_there() -> None:
     """Byte for byte, and it goes on; so is a run that nobody sent over the wire."""
     endless, url = Endless(), free_url()

@@ -66,6 +66,7 @@ def requests_for(url: str, task: Task, key: str | None) -> Iterator[tuple[str, b
 EXPECTED: dict[str, tuple[int, int, int]] = {
     # by route: of nobody, of Bob about Alice's task, of Bob about his own, which ends at once
     "task": (401, 409, 200),
+    "status": (401, 404, 200),
     "events": (401, 404, 200),
     "cancel": (401, 404, 404),
     "card": (401, 200, 200),

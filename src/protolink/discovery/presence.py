@@ -85,6 +85,8 @@ class Presence:
             case "task":
                 async with self._submissions.begun(_task(payload, self._describe().name), streamed=False) as work:
                     return (await _outcome(work)).to_dict()
+            case "status":
+                return (await self._submissions.status(Reader(payload, "a question").text("task_id"))).to_dict()
             case "cancel":
                 asked = Reader(payload, "a cancellation")
                 reason = asked.text("reason", "canceled by whoever asked for it")

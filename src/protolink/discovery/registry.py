@@ -9,7 +9,7 @@ from itertools import chain, repeat
 from typing import Any, Final
 
 from protolink._environment import current_environment
-from protolink._json import JSON
+from protolink._json import JSON, dumps, require_json
 from protolink._runtime.lifecycle import Lifecycle, starting
 from protolink._runtime.principal import LOCAL, current_principal
 from protolink._runtime.threads import Workers
@@ -25,7 +25,11 @@ from protolink.transport.port import Transport
 
 __all__ = ["Registry", "matches"]
 
-_MAX_ENTRIES: Final = 10_000
+MAX_ENTRIES: Final = 10_000
+MAX_ENTRIES_OF_ONE: Final = 500
+"""Entries of one principal who is not of this process."""
+
+MAX_CARD_CHARACTERS: Final = 64 * 1024
 _FIELDS: Final = ("name", "description", "url", "version")
 
 
@@ -106,8 +110,10 @@ class Registry:
         self._require_running()
         if not card.url:
             raise ValueError(f"agent {card.name!r} has no address, so nobody could reach it")
-        if card.url not in self._entries and len(self._entries) >= _MAX_ENTRIES:
-            raise ValueError(f"the registry is full: it keeps {_MAX_ENTRIES} entries")
+        if card.url not in self._entries:
+            self._require_room()
+        if len(dumps(require_json(card.to_dict(), "a card"))) > MAX_CARD_CHARACTERS:
+            raise ValueError(f"a card has at most {MAX_CARD_CHARACTERS} characters as JSON; shorten its descriptions")
         if current_principal() != LOCAL and is_of_one_process(card.url):
             raise ValueError("runtime:// names an agent of one process, and can be registered from there alone")
         if card.url in self._entries and self._own(card.url) is None:
@@ -159,6 +165,13 @@ class Registry:
         """The entry of an address, where it is the caller's to change: somebody else's is answered as none."""
         entry = self._entries.get(url)
         return entry if entry is not None and current_principal() in (entry.owner, LOCAL) else None
+
+    def _require_room(self) -> None:
+        """Raise `ValueError` where the caller, or all together, have as many entries as are kept."""
+        principal = current_principal()
+        own = sum(entry.owner == principal for entry in self._entries.values())
+        if len(self._entries) >= MAX_ENTRIES or (principal != LOCAL and own >= MAX_ENTRIES_OF_ONE):
+            raise ValueError(f"the registry keeps {MAX_ENTRIES} entries, and {MAX_ENTRIES_OF_ONE} of one principal")
 
     def _require_running(self) -> None:
         if not self._lifecycle.running:

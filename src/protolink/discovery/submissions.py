@@ -117,6 +117,11 @@ class Submissions:
             raise PeerNotFoundError("there is no such task")
         return submission
 
+    async def status(self, task_id: str) -> Task:
+        """A task as it stands. Raises `PeerNotFoundError` where the caller has sent none, or long ago."""
+        work = await asyncio.shield(self._of(task_id).work)
+        return work if isinstance(work, Task) else work.task
+
     async def cancel(self, task_id: str, reason: str) -> Task:
         """End a run. Raises `PeerNotFoundError` where the caller has none of that task at work."""
         submission = self._of(task_id)

@@ -48,6 +48,7 @@ class Route:
 
 ROUTES: Final[tuple[Route, ...]] = (
     Route("task", "POST", "/tasks", streamed=True),
+    Route("status", "GET", "/tasks/{task_id}"),
     Route("events", "GET", "/tasks/{task_id}/events", streamed=True),
     Route("cancel", "POST", "/tasks/{task_id}/cancel"),
     Route("card", "GET", "/card"),

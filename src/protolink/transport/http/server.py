@@ -100,7 +100,9 @@ class Answers:
             if route.method == "POST":
                 payload = await read_json(request, self._limits)
             if request.path_params:
-                fields = payload if route.method == "POST" else _cursor_of(request)
+                fields = payload
+                if route.method == "GET":
+                    fields = _cursor_of(request) if route.streamed else {}
                 if not isinstance(fields, dict):
                     raise Problem(422, "the body has to be an object")
                 payload = {**fields, **request.path_params}
