@@ -754,7 +754,7 @@ class Agent:
         own_transport = transport_of(self.card, transport, authenticator=authenticator, credentials=credentials)
         directory = create_directory(registry, registry_url, credentials=credentials)
         outgoing = Outgoing(own_transport, credentials=credentials)
-        return Presence(self.public_card, self._submit, own_transport, directory, outgoing)
+        return Presence(self.name, self.public_card, self._submit, own_transport, directory, outgoing)
 
     @cached_property
     def _peers(self) -> Peers | None:

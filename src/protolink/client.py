@@ -73,11 +73,9 @@ class AgentClient:
         try:
             async with aclosing(_frames(transport, url, task)) as frames:
                 async for frame in frames:
-                    given = _event(frame.data) if frame.kind == "event" else _task(frame.data)
+                    given = _given(frame, url)
                     ended = ended or isinstance(given, Task)
                     yield given
-        except ValueError as error:
-            raise TransportError(f"the stream of {url!r} is not a task's: {error}", delivered=True) from error
         except (GeneratorExit, asyncio.CancelledError):
             if not ended:
                 await self._call_off(url, task.id)
@@ -219,6 +217,13 @@ def _task_of(reply: JSON, url: str) -> Task:
         return _task(reply)
     except ValueError as error:
         raise TransportError(f"the reply of {url!r} is no task: {error}", delivered=True) from error
+
+
+def _given(frame: Frame, url: str) -> RunEvent | Task:
+    try:
+        return _event(frame.data) if frame.kind == "event" else _task(frame.data)
+    except ValueError as error:
+        raise TransportError(f"the stream of {url!r} is not a task's: {error}", delivered=True) from error
 
 
 def _task(data: JSON) -> Task:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import sys
 from contextlib import aclosing
 from typing import Any
@@ -36,7 +37,7 @@ from protolink.transport import (
     TransportStartError,
 )
 from protolink.transport.http import APIKeyAuthenticator
-from tests.http.servers import agent_at, free_url, get, listens, post
+from tests.http.servers import agent_at, free_url, get, listens, port_of, post
 from tests.support import ListeningLLM, model
 
 ALICE, BOB = "alice-key-0123456789", "bob-key-0123456789ab"
@@ -362,6 +363,47 @@ async def test_a_group_of_agents_and_a_registry_lives_on_sockets() -> None:
     assert sorted(names) == ["one", "two"]
     assert [listens(url) for url in (where, one, two)] == [False] * 3
     assert asyncio.all_tasks() == before
+
+
+async def test_a_group_whose_port_is_taken_leaves_every_other_port_free() -> None:
+    """And starts as soon as the port is free, with the same members."""
+    where, one, two = (free_url() for _ in range(3))
+    members = [Agent(name=name, llm=model(), transport="http", url=url) for name, url in (("one", one), ("two", two))]
+    group = AgentGroup(members, registry=Registry(url=where), own_registry=True)
+    with socket.create_server(("127.0.0.1", port_of(two))):
+        with pytest.raises(TransportStartError, match="cannot listen"):
+            await group.start()
+        assert [listens(url) for url in (where, one)] == [False, False]
+    async with group:
+        assert await AgentClient("http").peer(two).invoke("go") == "done"
+    assert [listens(url) for url in (where, one, two)] == [False] * 3
+
+
+async def test_a_group_that_is_canceled_half_way_leaves_every_port_free() -> None:
+    """A registry that takes the request and says nothing holds it up; the caller gives up, and nothing is left."""
+    asked = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        asked.set()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    where, url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", free_url()
+    before = asyncio.all_tasks()
+    group = AgentGroup([Agent(name="a", transport="http", url=url, registry="http", registry_url=where)])
+    starting = asyncio.create_task(group.start())
+    await asked.wait()
+    assert listens(url)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    server.close()
+    await server.wait_closed()
+
+    assert not listens(url)
+    assert {task for task in asyncio.all_tasks() - before if "silent" not in repr(task)} == set()
 
 
 async def test_a_registry_that_is_down_stops_the_start() -> None:

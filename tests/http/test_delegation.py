@@ -297,6 +297,17 @@ async def test_a_peer_that_is_not_there_leaves_the_model_to_go_on() -> None:
     assert of_type(events, "action.rejected")[0].payload["metadata"]["error"]["code"] == "peer_unavailable"
 
 
+@pytest.mark.parametrize("address", ["http://169.254.169.254/", "http://192.0.2.1:1", "pigeon://helper", "http://:1"])
+async def test_a16_an_address_that_no_peer_can_have_is_not_asked(address: str) -> None:
+    """Whoever entered it in the registry: nothing was sent, and the model is told so."""
+    async with registry() as known:
+        await known.register(AgentCard("helper", url=address))
+        events, result = await observe(caller(delegate("helper", "go"), "I do it myself", known=known))
+
+    assert of_type(events, "action.rejected")[0].payload["metadata"]["error"]["code"] == "peer_unavailable"
+    assert result.output == "I do it myself"
+
+
 async def test_a_registry_that_is_down_leaves_the_agent_to_work_at_home(caplog: pytest.LogCaptureFixture) -> None:
     """It is told of no peers, and asking for one is refused in words; the operator is told once."""
     agent = caller(

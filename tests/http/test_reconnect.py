@@ -14,7 +14,7 @@ from protolink import RunEvent, Task, TaskState
 from protolink.client import AgentClient
 from protolink.discovery.submissions import MAX_REMEMBERED, RECONNECT_SECONDS, REMEMBERED_SECONDS
 from protolink.testing import ManualClock, call, use_environment
-from protolink.transport import HTTPTransport, PeerUnavailableError
+from protolink.transport import HTTPTransport, PeerRefusedError, PeerUnavailableError
 from protolink.transport.http import APIKeyAuthenticator
 from tests.http.servers import agent_at, connected, exchange, free_url, get, post, request_bytes
 from tests.support import turns
@@ -185,6 +185,21 @@ async def test_c16_a_task_that_is_sent_again_is_one_run() -> None:
 
     assert [done.to_dict() for done in (*others, again)] == [first.to_dict()] * 3
     assert gate.calls == 2
+
+
+async def test_c16_another_task_under_an_id_that_was_sent_is_refused() -> None:
+    """Nothing is answered for what was not asked."""
+    gate, url, peer = Gate(), free_url(), AgentClient("http")
+    task = Task.create_tool_call("hold")
+    async with agent_at(url, tools=[gate.hold]):
+        gate.go.set()
+        await peer.send_task(url, task)
+        other = Task.create_tool_call("hold")
+        other.id = task.id
+        with pytest.raises(PeerRefusedError, match="409"):
+            await peer.send_task(url, other)
+
+    assert gate.calls == 1
 
 
 async def test_c16_one_sender_that_goes_leaves_the_run_to_the_other() -> None:

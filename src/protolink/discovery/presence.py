@@ -41,12 +41,14 @@ class Presence:
 
     def __init__(
         self,
+        name: str,
         describe: Callable[[], AgentCard],
         submit: Callable[[Task], Awaitable[Work | Task]],
         transport: Transport | None,
         directory: Directory | None,
         outgoing: Outgoing,
     ) -> None:
+        self._name = name
         self._describe = describe
         self._submissions = Submissions(submit)
         self.transport = transport
@@ -83,7 +85,7 @@ class Presence:
     async def _answer(self, operation: str, payload: JSON) -> JSON:
         match operation:
             case "task":
-                async with self._submissions.begun(_task(payload, self._describe().name), streamed=False) as work:
+                async with self._submissions.begun(_task(payload, self._name), streamed=False) as work:
                     return (await _outcome(work)).to_dict()
             case "status":
                 return (await self._submissions.status(Reader(payload, "a question").text("task_id"))).to_dict()
@@ -99,7 +101,7 @@ class Presence:
     async def _stream(self, operation: str, payload: JSON) -> AsyncGenerator[Frame]:
         match operation:
             case "task":
-                reading, after = self._submissions.begun(_task(payload, self._describe().name), streamed=True), 0
+                reading, after = self._submissions.begun(_task(payload, self._name), streamed=True), 0
             case "events":
                 asked = Reader(payload, "a reconnection")
                 reading, after = self._submissions.again(asked.text("task_id")), asked.integer("after", 0)

@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from protolink._environment import Timer, current_environment
 from protolink._runtime.principal import current_principal
+from protolink.errors import RunExistsError
 from protolink.events import RunEvent
 from protolink.task import Task
 from protolink.transport.errors import PeerNotFoundError
@@ -67,6 +68,7 @@ class _Submission:
     key: tuple[str, str]
     """Whom it belongs to, and the id of the task: somebody else's is not there."""
 
+    sent: dict[str, Any]
     work: asyncio.Task[Work | Task]
     readers: int = 0
     ended: bool = False
@@ -92,13 +94,16 @@ class Submissions:
         """The run of a task, for a reader. One that was sent before is not started again.
 
         When a reader leaves by an error and nobody else reads, the run is canceled: at once, or where it was
-        streamed, unless somebody comes back for it.
+        streamed, unless somebody comes back for it. Raises `RunExistsError` for another task under an id that
+        was sent before.
         """
         key = (current_principal(), task.id)
         submission = self._known.get(key)
         if submission is None:
-            submission = _Submission(key, asyncio.ensure_future(self._started(task)))
+            submission = _Submission(key, task.to_dict(), asyncio.ensure_future(self._started(task)))
             self._known[key] = submission
+        elif submission.sent != task.to_dict():
+            raise RunExistsError("a task of that id was sent before, with another content")
         async with self._read(submission, streamed=streamed) as work:
             yield work
 

@@ -32,6 +32,7 @@ from protolink._runtime.peers import MAX_AGENTS_IN_CHAIN, look_up, names_above
 from protolink._runtime.scopes import PASSING, Interrupted
 from protolink._text import describe_error, visible
 from protolink.card import AgentCard
+from protolink.errors import ConfigurationError
 from protolink.events import RunEvent
 from protolink.message import Artifact
 from protolink.task import Task, TaskState
@@ -67,7 +68,7 @@ async def find_peer(driver: Driver, proposal: Proposal) -> AgentCard | ActionRej
         found = await look_up(driver, name)
     except PASSING:
         raise
-    except Exception:  # the registry's, which is somebody else's
+    except BaseException:  # the registry's, which is somebody else's
         return _no(proposal, "registry_unavailable", "The registry of agents does not answer.")
     if len(found) > 1:
         return _no(proposal, "ambiguous_worker", f"The registry knows {len(found)} agents of this name.")
@@ -120,8 +121,8 @@ async def _asked(driver: Driver, action: ActionState, prepared: ActionPrepared, 
         return ActionCanceled(action_id=action_id, unsettled=True, seconds=seconds())
     except PASSING:
         raise
-    except TransportError as error:
-        if error.delivered:
+    except (ConfigurationError, TransportError) as error:
+        if isinstance(error, TransportError) and error.delivered:
             return _uncertain(driver, action_id, f"agent {name!r}: {describe_text(error)}", error, seconds())
         return ActionRejected(
             action_id=action_id,
@@ -131,17 +132,17 @@ async def _asked(driver: Driver, action: ActionState, prepared: ActionPrepared, 
             arguments=prepared.arguments,
             seconds=seconds(),
         )
-    except Exception as error:  # a transport's own
+    except BaseException as error:  # a transport's own
         return _uncertain(driver, action_id, f"asking agent {name!r} failed: {describe_error(error)}", error, seconds())
     return _ending(driver, prepared, task, name, seconds())
 
 
-def describe_text(error: TransportError) -> str:
+def describe_text(error: Exception) -> str:
     """The words of an error that a peer may have chosen, as one line."""
     return visible(str(error), limit=500)
 
 
-def _uncertain(driver: Driver, action_id: str, reason: str, cause: Exception, seconds: float) -> ActionUncertain:
+def _uncertain(driver: Driver, action_id: str, reason: str, cause: BaseException, seconds: float) -> ActionUncertain:
     driver.keep_cause(cause)
     return ActionUncertain(action_id=action_id, reason=reason, seconds=seconds)
 
