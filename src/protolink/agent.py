@@ -576,7 +576,18 @@ class Agent:
     async def _submit(self, task: Task, tool_choice: ToolChoice | None = None) -> RunHandle | Task:
         """The run of a task, or its stored state where it was submitted before."""
         stored = await self._stored_task(task)
-        return self.start_run(task, tool_choice=tool_choice) if stored is None else stored
+        if stored is not None:
+            return stored
+        if current_principal() != LOCAL and await self._is_taken(task):
+            raise RunExistsError(f"task {task.id!r}, or its run, is here already")
+        return self.start_run(task, tool_choice=tool_choice)
+
+    async def _is_taken(self, task: Task) -> bool:
+        """Whether an id of a task is that of another one: a sender chooses them, and what is kept would be replaced."""
+        if any(driver.run.started.task_id == task.id for driver in self._live.values()):
+            return True
+        run_id = RunContext.from_task(task).run_id if "run_context" in task.metadata else None
+        return self._keeper is not None and await self._keeper.has(current_environment(), task.id, run_id)
 
     async def _stored_task(self, task: Task) -> Task | None:
         """The stored state of a task that was submitted before: submitting it again starts nothing."""

@@ -14,6 +14,7 @@ import pytest
 
 from protolink import (
     Agent,
+    AgentCard,
     AgentGroup,
     ConfigurationError,
     RunContext,
@@ -27,7 +28,7 @@ from protolink import (
 from protolink.client import AgentClient
 from protolink.discovery import Registry, RegistryClient
 from protolink.storage import InMemoryStorage
-from protolink.testing import DyingLog, call
+from protolink.testing import DyingLog, call, delegate
 from protolink.transport import (
     HTTPTransport,
     PeerNotFoundError,
@@ -552,12 +553,14 @@ async def test_every_transport_knows_what_is_not_there(kind: str) -> None:
 _PEER = """
 import asyncio, sys
 from protolink import Agent
+from protolink.llms import MockLLM
 async def wait() -> None:
     "Wait for ever."
     print("entered", flush=True)
     await asyncio.Event().wait()
 async def main():
-    await Agent(name="peer", transport="http", url=sys.argv[1], tools=[wait]).start()
+    llm = MockLLM(default_response={"type": "tool_call", "tool": "wait", "args": {}})
+    await Agent(name="peer", llm=llm, transport="http", url=sys.argv[1], tools=[wait]).start()
     print("ready", flush=True)
     await asyncio.Event().wait()
 asyncio.run(main())
@@ -587,3 +590,24 @@ async def test_a_peer_that_is_killed_leaves_the_outcome_unknown(streaming: bool)
         await ask()
 
     assert (broken.value.delivered, gone.value.delivered) == (True, False)
+
+
+async def test_a_model_that_asked_a_peer_that_is_killed_has_an_uncertain_action() -> None:
+    """What was reported by then stays; the run ends, and says that somebody has to look."""
+    url, known = free_url(), Registry("runtime", "runtime://http-test-killed")
+    await known.start()
+    await known.register(AgentCard("peer", url=url))
+    peer = await asyncio.create_subprocess_exec(sys.executable, "-c", _PEER, url, stdout=asyncio.subprocess.PIPE)
+    assert peer.stdout is not None
+    assert await peer.stdout.readline() == b"ready\n"
+    handle = Agent(name="caller", llm=model(delegate("peer", "go")), registry=known).start_run("go")
+    assert await peer.stdout.readline() == b"entered\n"
+    peer.kill()
+    events = [event async for event in handle.events()]
+    result = await handle.result()
+    await peer.wait()
+    await known.stop()
+
+    assert (result.status, len(result.task.metadata["uncertain_actions"])) == ("failed", 1)
+    assert "action.started" in [event.type for event in events if event.agent_name == "peer"]
+    assert [event.agent_name for event in events if event.type == "action.uncertain"] == ["caller"]

@@ -99,6 +99,28 @@ async def test_c02_the_matrix_of_routes_and_principals() -> None:
     assert found == EXPECTED
 
 
+@pytest.mark.parametrize("same", ["task", "run"])
+async def test_c02_nobody_replaces_what_is_kept_of_anothers_run(same: str, tmp_path: Path) -> None:
+    """A sender chooses the ids of its task; those of a run that is kept are taken."""
+    url, store = free_url(), SQLiteRunStore(str(tmp_path / "runs.sqlite"))
+    first = Task.create_infer("alice's", context=RunContext())
+    run_id = RunContext.from_task(first).run_id
+    other = Task.create_infer("bob's", context=RunContext(run_id=run_id) if same == "run" else RunContext())
+    other.id = first.id if same == "task" else other.id
+    async with agent_at(url, "answer", authenticator=KEYS, run_store=store):
+        await AgentClient(HTTPTransport(credentials={url: ALICE})).send_task(url, first)
+        before = store.get_report(run_id)
+        with pytest.raises(PeerRefusedError, match="409"):
+            await AgentClient(HTTPTransport(credentials={url: BOB})).send_task(url, other)
+        after, task = store.get_report(run_id), store.get_task(first.id)
+
+    assert before is not None
+    assert after is not None
+    assert after.to_dict() == before.to_dict()
+    assert task is not None
+    assert "alice's" in json.dumps(task.to_dict())
+
+
 TRICKS: list[tuple[str, dict[str, Any], set[int]]] = [
     ("/card", {"Range": "bytes=" + ",".join(f"{n}-{n}" for n in range(1000))}, {200, 431}),
     ("/card", {"X_Forwarded_For": "127.0.0.1", "X_Forwarded_Host": "evil.example", "Forwarded": "host=evil"}, {200}),

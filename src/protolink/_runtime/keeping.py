@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from protolink._core.records import ConversationLoaded, Inference
 from protolink._core.state import conversation_at_the_end
+from protolink._environment import Environment
 from protolink._json import render
 from protolink._runtime.principal import session_of
 from protolink._runtime.scopes import Interrupted, Scope, TimedOut, in_spite_of_cancellation
@@ -94,6 +95,17 @@ class Keeper:
             views = Views(driver.journal, driver.run_id, None)
             await self._do(driver, self._recording, "save the task", self._run_store.save_task, views.task)
             await self._do(driver, self._recording, "save the report", self._run_store.save_report, views.report)
+
+    async def has(self, environment: Environment, task_id: str, run_id: str | None) -> bool:
+        """Whether a task or a report is kept under one of these ids already. Raises what the store raises."""
+        store, scope = self._run_store, Scope(environment)
+        if store is None:
+            return False
+        if await scope.call_in_thread(self._recording.call(store.get_task, task_id), STORE_SECONDS) is not None:
+            return True
+        if run_id is None:
+            return False
+        return await scope.call_in_thread(self._recording.call(store.get_report, run_id), STORE_SECONDS) is not None
 
     async def _do(
         self, driver: Driver, workers: Workers, what: str, store: Callable[..., object], *arguments: object
