@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -28,7 +28,9 @@ from protolink import (
 from protolink._core.reported import MAX_REPORT_CHARACTERS, MAX_REPORTS
 from protolink.client import AgentClient
 from protolink.discovery import Registry
-from protolink.testing import call, delegate
+from protolink.errors import UnknownRunError
+from protolink.llms import MockLLM
+from protolink.testing import DyingLog, LogDiedError, call, delegate
 from protolink.transport import HTTPTransport, PeerRefusedError
 from protolink.transport.port import Frame
 from tests.http.servers import agent_at, free_url
@@ -357,6 +359,60 @@ async def test_a_connection_that_breaks_after_the_request_leaves_the_action_unce
             assert (await agent.resume_task(handle.run_id)).get_output() == "paid"
     server.close()
     await server.wait_closed()
+
+
+def deciding(first: Any) -> MockLLM:
+    """A model that acts first, and answers once it has heard what came of it; it needs no memory of its own."""
+
+    def decide(history: Any, system_prompt: Any) -> Any:
+        heard = any(message["role"] == "tool" for message in history.messages)
+        return "done" if heard else first
+
+    return MockLLM(response_callback=decide)
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["stored", "lost"])
+async def test_wherever_the_caller_dies_the_peer_is_asked_once(applied: bool) -> None:
+    """What it may have done is uncertain then, until somebody has looked; it is never asked again for the same."""
+    paid: list[str] = []
+
+    def pay() -> str:
+        """Pay."""
+        paid.append("paid")
+        return "paid"
+
+    async def lived(log: DyingLog) -> tuple[int, bool]:
+        """How often the peer paid over a death and all that follows, and whether somebody had to look."""
+        paid.clear()
+        looked = False
+        context = RunContext()
+        with suppress(LogDiedError):
+            await Agent(
+                name="caller", llm=deciding(delegate("helper", "pay")), registry=known, durability=log
+            ).run_task(Task.create_infer("go", context=context))
+        agent = Agent(name="caller", llm=deciding(delegate("helper", "pay")), registry=known, durability=log.reopened())
+        try:
+            task = await agent.resume_task(context.run_id)
+        except UnknownRunError:
+            return len(paid), looked
+        except UncertainExecutionError as error:
+            looked = True
+            await agent.reconcile(context.run_id, str(error.action_id), result="looked")
+            task = await agent.resume_task(context.run_id)
+        assert task.get_output() == "done"
+        return len(paid), looked
+
+    helper: dict[str, Any] = {"llm": deciding(call("pay"))}
+    async with (
+        registry() as known,
+        agent_at(**addressed("runtime"), name="helper", tools=[pay], registry=known, **helper),
+    ):
+        clean = DyingLog()
+        assert await lived(clean) == (1, False)
+        outcomes = [await lived(DyingLog(dies_at=place, applied=applied)) for place in range(1, clean.writes + 1)]
+
+    assert {times for times, _ in outcomes} <= {0, 1}
+    assert any(looked for _, looked in outcomes)
 
 
 async def test_canceling_the_run_cancels_the_peers() -> None:
