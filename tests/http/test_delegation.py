@@ -19,6 +19,7 @@ from protolink import (
     RunBudget,
     RunContext,
     RunEvent,
+    SubagentLimits,
     Task,
     UncertainExecutionError,
     collect_tool_evidence,
@@ -277,6 +278,17 @@ async def test_c15_a_ring_of_agents_stops() -> None:
         ("three", "agent_loop")
     ]
     assert result.output == "one answers"
+
+
+async def test_c15_a_run_asks_so_many_peers_and_no_more() -> None:
+    """Peers count as the owned children do."""
+    asked = [delegate("helper", f"part {number}") for number in range(3)]
+    async with registry() as known, agent_at(free_url(), "an answer", name="helper", registry=known):
+        agent = caller(*asked, known=known, subagent_limits=SubagentLimits(max_children=2))
+        events, _ = await observe(agent)
+
+    rejected = of_type(events, "action.rejected")
+    assert [event.payload["metadata"]["error"]["code"] for event in rejected] == ["too_many_children"]
 
 
 @pytest.mark.parametrize("chain", [["one", "helper", "two"], [f"agent{number}" for number in range(9)]])

@@ -25,6 +25,7 @@ from protolink._core.records import (
 )
 from protolink._core.state import ActionState, call_key
 from protolink._json import canonical, render
+from protolink._record import command
 from protolink._runtime.perform.peer import CAPABILITY as PEER_CAPABILITY
 from protolink._runtime.perform.peer import find_peer, may_ask_peers
 from protolink._runtime.request import prompt_request, tool_request
@@ -49,29 +50,16 @@ _OBJECT = ObjectArguments()
 
 async def prepare_delegation(driver: Driver, proposal: Proposal) -> None:
     """Record the exact delegation, or why there is none."""
-    worker = driver.configuration.subagents.get(proposal.agent or "")
-    refused = _refused(driver, proposal, worker)
-    peer: AgentCard | None = None
-    tool: BaseTool | None = None
-    checks: Arguments = _TASK if proposal.tool is None else _OBJECT
-    rejection: ActionRejected | None = None
-    if refused is None and worker is None and may_ask_peers(driver, proposal):
-        answer = await find_peer(driver, proposal)
-        peer, rejection = (None, answer) if isinstance(answer, ActionRejected) else (answer, None)
-    elif refused is not None or worker is None:
-        await driver.append(refused or _unknown_worker(driver, proposal))
-        return
-    else:
-        tool, checks, rejection = _addressed(proposal, worker.configuration())
-    if rejection is not None:
-        await driver.append(rejection)
+    addressee = await _addressee(driver, proposal)
+    if not isinstance(addressee, _Addressee):
+        await driver.append(addressee)
         return
     arguments: Any = proposal.args
     if isinstance(driver.run.work, ToolRequest):
         arguments, _ = render(arguments)
     text = canonical(arguments)
     try:
-        checks.validate(text)
+        addressee.checks.validate(text)
     except ArgumentsError as error:
         await driver.append(_invalid(proposal, error))
         return
@@ -79,7 +67,34 @@ async def prepare_delegation(driver: Driver, proposal: Proposal) -> None:
     if found is not None and proposal.action_id in driver.run.actions:
         await driver.append(ActionRepeated(action_id=proposal.action_id, repeat_of=found[0], arguments=arguments))
         return
-    await driver.append(_prepared(driver, proposal, arguments, tool, peer))
+    await driver.append(_prepared(driver, proposal, arguments, addressee))
+
+
+@command
+class _Addressee:
+    """Whose work it would be, and what checks the arguments."""
+
+    checks: Arguments
+    tool: BaseTool | None = None
+    """The owned worker's tool, if one is meant."""
+
+    peer: AgentCard | None = None
+
+
+async def _addressee(driver: Driver, proposal: Proposal) -> _Addressee | Record:
+    """Who is addressed, or why nobody is: an owned worker first, and else a peer."""
+    worker = driver.configuration.subagents.get(proposal.agent or "")
+    refused = _refused(driver, proposal, worker)
+    if refused is not None:
+        return refused
+    if worker is not None:
+        return _addressed(proposal, worker.configuration())
+    if not may_ask_peers(driver, proposal):
+        return _unknown_worker(driver, proposal)
+    found = await find_peer(driver, proposal)
+    if isinstance(found, ActionRejected):
+        return found
+    return _Addressee(checks=_TASK if proposal.tool is None else _OBJECT, peer=found)
 
 
 def _refused(driver: Driver, proposal: Proposal, worker: object | None) -> Record | None:
@@ -92,11 +107,9 @@ def _refused(driver: Driver, proposal: Proposal, worker: object | None) -> Recor
             f"worker declaration {facade.name!r} stands for a child that is no longer registered; "
             "register a new declaration for the present one",
         )
-    if worker is None:
-        return None
-    if driver.depth_left <= 0:
+    if worker is not None and driver.depth_left <= 0:
         return _failed(proposal, "subagent_limit", f"delegating to {proposal.agent!r} would go deeper than max_depth")
-    if worker in driver.lineage:
+    if worker is not None and worker in driver.lineage:
         return _failed(
             proposal, "subagent_limit", f"{proposal.agent!r} is at work above this run and cannot be its child"
         )
@@ -126,20 +139,17 @@ def _unknown_worker(driver: Driver, proposal: Proposal) -> ActionRejected:
     )
 
 
-def _addressed(
-    proposal: Proposal, configuration: Configuration
-) -> tuple[BaseTool | None, Arguments, ActionRejected | None]:
-    """The worker's tool, if one is meant, what checks the arguments, and why neither exists."""
+def _addressed(proposal: Proposal, configuration: Configuration) -> _Addressee | Record:
+    """The owned worker's tool, or its model, or why there is neither."""
     if proposal.tool is None:
         if configuration.has_model:
-            return None, _TASK, None
-        message = "This worker has no model; use one of its tools."
-        return None, _TASK, _no(proposal, "no_inference", message, configuration)
+            return _Addressee(checks=_TASK)
+        return _no(proposal, "no_inference", "This worker has no model; use one of its tools.", configuration)
     tool = configuration.tools.get(proposal.tool)
     if tool is None:
         message = "The worker has no tool of this name; nothing was executed."
-        return None, _TASK, _no(proposal, "unknown_tool", message, configuration)
-    return tool, tool.arguments, None
+        return _no(proposal, "unknown_tool", message, configuration)
+    return _Addressee(checks=tool.arguments, tool=tool)
 
 
 def _no(proposal: Proposal, code: str, message: str, configuration: Configuration) -> ActionRejected:
@@ -163,9 +173,8 @@ def _invalid(proposal: Proposal, error: ArgumentsError) -> ActionRejected:
     )
 
 
-def _prepared(
-    driver: Driver, proposal: Proposal, arguments: dict[str, Any], tool: BaseTool | None, peer: AgentCard | None
-) -> ActionPrepared:
+def _prepared(driver: Driver, proposal: Proposal, arguments: dict[str, Any], addressee: _Addressee) -> ActionPrepared:
+    tool, peer = addressee.tool, addressee.peer
     direct = isinstance(driver.run.work, ToolRequest)
     name = proposal.name
     payload: dict[str, Any] = {"type": "agent_call", "agent": name}
