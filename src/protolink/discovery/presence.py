@@ -16,7 +16,6 @@ from protolink._runtime.principal import acting_as
 from protolink._text import describe_error, type_name, visible
 from protolink._values import Reader
 from protolink.card import AgentCard
-from protolink.context import RunContext
 from protolink.discovery.port import Directory
 from protolink.discovery.submissions import Submissions, Work
 from protolink.errors import ConfigurationError, DurableExecutionError
@@ -137,7 +136,7 @@ def _task(payload: JSON, name: str) -> Task:
     if not isinstance(payload, dict):
         raise ValueError("a task is sent as a dictionary")
     task = Task.from_dict(payload)
-    above = RunContext.from_task(task).agent_chain
+    above = Reader(task.metadata.get("run_context") or {}, "a task's context").texts("agent_chain")
     if name in above:
         raise ValueError(f"agent {name!r} is at work above this task and cannot be asked by it")
     if len(above) > MAX_AGENTS_IN_CHAIN:

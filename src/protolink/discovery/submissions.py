@@ -7,10 +7,11 @@ that arrived: the run goes on for a while without anybody who reads it, and what
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from protolink._environment import Timer, current_environment
 from protolink._runtime.principal import current_principal
@@ -68,7 +69,7 @@ class _Submission:
     key: tuple[str, str]
     """Whom it belongs to, and the id of the task: somebody else's is not there."""
 
-    sent: dict[str, Any]
+    sent: Task
     work: asyncio.Task[Work | Task]
     readers: int = 0
     ended: bool = False
@@ -87,6 +88,9 @@ class Submissions:
     def __init__(self, submit: Callable[[Task], Awaitable[Work | Task]]) -> None:
         self._submit = submit
         self._known: dict[tuple[str, str], _Submission] = {}
+        self._unread: defaultdict[str, dict[_Submission, None]] = defaultdict(dict)
+        """Those that nobody reads, by principal, the one that was left first in front."""
+
         self._ending: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
@@ -100,9 +104,9 @@ class Submissions:
         key = (current_principal(), task.id)
         submission = self._known.get(key)
         if submission is None:
-            submission = _Submission(key, task.to_dict(), asyncio.ensure_future(self._started(task)))
+            submission = _Submission(key, task, asyncio.ensure_future(self._started(task)))
             self._known[key] = submission
-        elif submission.sent != task.to_dict():
+        elif submission.sent.to_dict() != task.to_dict():
             raise RunExistsError("a task of that id was sent before, with another content")
         async with self._read(submission, streamed=streamed) as work:
             yield work
@@ -141,6 +145,7 @@ class Submissions:
         """End every run, and await that it has ended."""
         known = tuple(self._known.values())
         self._known.clear()
+        self._unread.clear()
         for submission in known:
             submission.wait_no_longer()
         await asyncio.gather(*(_end(submission) for submission in known), *self._ending, return_exceptions=True)
@@ -148,6 +153,7 @@ class Submissions:
     @asynccontextmanager
     async def _read(self, submission: _Submission, *, streamed: bool) -> AsyncGenerator[Work | Task]:
         submission.wait_no_longer()
+        self._unread[submission.key[0]].pop(submission, None)
         submission.readers += 1
         try:
             yield await asyncio.shield(submission.work)
@@ -179,11 +185,10 @@ class Submissions:
             return
         if self._known.get(submission.key) is not submission:
             return
-        # The order is that of leaving, for the sake of who is forgotten first.
-        self._known[submission.key] = self._known.pop(submission.key)
-        unread = [known for known in self._known.values() if known.readers == 0 and known.key[0] == submission.key[0]]
-        for oldest in unread[: max(0, len(unread) - MAX_REMEMBERED)]:
-            self._expire(oldest)
+        unread = self._unread[submission.key[0]]
+        unread[submission] = None
+        if len(unread) > MAX_REMEMBERED:
+            self._expire(next(iter(unread)))
         submission.timer = current_environment().call_later(seconds, lambda: self._expire(submission))
 
     def _expire(self, submission: _Submission) -> None:
@@ -195,6 +200,10 @@ class Submissions:
 
     def _forget(self, submission: _Submission) -> None:
         submission.wait_no_longer()
+        unread = self._unread[submission.key[0]]
+        unread.pop(submission, None)
+        if not unread:
+            del self._unread[submission.key[0]]
         if self._known.get(submission.key) is submission:
             del self._known[submission.key]
 
