@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import cached_property, partial
 from os import PathLike
 from types import MappingProxyType
@@ -917,7 +917,9 @@ class Agent:
             raise ConfigurationError("this configuration has completion checks; pass them with completion_validator=")
         limits = read.optional_mapping("subagent_limits")
         if limits is not None:
-            settings["subagent_limits"] = SubagentLimits(**limits)
+            known = {field.name for field in fields(SubagentLimits)}
+            given = {name: value for name, value in limits.items() if name in known}
+            settings["subagent_limits"] = SubagentLimits(**given)
         agent = cls(**{**settings, **overrides})
         for entry in read.items("tools"):
             declared = Reader(entry, "a tool declaration")
