@@ -12,6 +12,7 @@ from protolink.transport.errors import (
     TransportError,
     TransportStartError,
 )
+from protolink.transport.outgoing import Outgoing
 from protolink.transport.port import Handler, Transport
 from protolink.transport.runtime import RuntimeTransport
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HTTPTransport",
     "Handler",
+    "Outgoing",
     "PeerNotFoundError",
     "PeerRefusedError",
     "PeerUnavailableError",
