@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from protolink._json import is_mapping
+from protolink._json import JSONError, is_mapping, parse
 from protolink.errors import ToolDefinitionError
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Problem",
     "check_schema_size",
     "location",
+    "parse_object",
     "require_finite",
 ]
 
@@ -82,6 +83,17 @@ class Arguments(Protocol):
         Raises `ArgumentsError`, also for a text that is not JSON or not an object.
         """
         ...
+
+
+def parse_object(text: str) -> Mapping[str, Any]:
+    """A JSON object. Raises `ArgumentsError` for any other text."""
+    try:
+        arguments = parse(text)
+    except JSONError as error:
+        raise ArgumentsError([Problem("", error.reason)]) from None
+    if not is_mapping(arguments):
+        raise ArgumentsError([Problem("", "The arguments must be an object")])
+    return arguments
 
 
 def location(keys: Iterable[int | str]) -> str:

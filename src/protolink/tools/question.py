@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from protolink._json import JSONError, is_list, is_mapping, parse
+from protolink._json import is_list
 from protolink.errors import ToolDefinitionError
-from protolink.tools.arguments import ArgumentsError, Problem
+from protolink.tools.arguments import ArgumentsError, Problem, parse_object
 from protolink.tools.tool import BaseTool
 
 __all__ = ["MAX_CHOICES", "QuestionTool", "ask_user"]
@@ -40,12 +40,7 @@ class QuestionArguments:
 
     def validate(self, text: str) -> dict[str, Any]:
         """Check a JSON object and give its question and choices. Raises `ArgumentsError`."""
-        try:
-            arguments = parse(text)
-        except JSONError as error:
-            raise ArgumentsError([Problem("", error.reason)]) from None
-        if not is_mapping(arguments):
-            raise ArgumentsError([Problem("", "The arguments must be an object")])
+        arguments = parse_object(text)
         known = ("question", "choices")
         problems = [Problem(key[:100], "Extra inputs are not permitted") for key in arguments if key not in known]
         question, choices = arguments.get("question"), arguments.get("choices")

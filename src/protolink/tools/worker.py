@@ -6,9 +6,8 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
-from protolink._json import JSONError, is_mapping, parse
 from protolink.errors import ToolDefinitionError
-from protolink.tools.arguments import Arguments, ArgumentsError, Problem
+from protolink.tools.arguments import Arguments, ArgumentsError, Problem, parse_object
 from protolink.tools.tool import BaseTool
 
 __all__ = ["TASK_SCHEMA", "TaskArguments", "Worker", "WorkerTool"]
@@ -42,7 +41,7 @@ class TaskArguments:
 
     def validate(self, text: str) -> dict[str, Any]:
         """Check a JSON object and give `{"task": ...}`. Raises `ArgumentsError`."""
-        arguments = _object(text)
+        arguments = parse_object(text)
         problems = [Problem(key[:100], "Extra inputs are not permitted") for key in arguments if key != "task"]
         task = arguments.get("task")
         if not isinstance(task, str):
@@ -64,17 +63,7 @@ class ObjectArguments:
 
     def validate(self, text: str) -> dict[str, Any]:
         """Read a JSON object. Raises `ArgumentsError`."""
-        return dict(_object(text))
-
-
-def _object(text: str) -> Mapping[str, Any]:
-    try:
-        arguments = parse(text)
-    except JSONError as error:
-        raise ArgumentsError([Problem("", error.reason)]) from None
-    if not is_mapping(arguments):
-        raise ArgumentsError([Problem("", "The arguments must be an object")])
-    return arguments
+        return dict(parse_object(text))
 
 
 class WorkerTool(BaseTool):

@@ -123,12 +123,12 @@ async def _asked(driver: Driver, action: ActionState, prepared: ActionPrepared, 
         raise
     except (ConfigurationError, TransportError) as error:
         if isinstance(error, TransportError) and error.delivered:
-            return _uncertain(driver, action_id, f"agent {name!r}: {describe_text(error)}", error, seconds())
+            return _uncertain(driver, action_id, f"agent {name!r}: {_words(error)}", error, seconds())
         return ActionRejected(
             action_id=action_id,
             phase="execution",
             code="peer_unavailable",
-            message=f"This agent could not be asked, so nothing was executed: {describe_text(error)}",
+            message=f"This agent could not be asked, so nothing was executed: {_words(error)}",
             arguments=prepared.arguments,
             seconds=seconds(),
         )
@@ -137,7 +137,7 @@ async def _asked(driver: Driver, action: ActionState, prepared: ActionPrepared, 
     return _ending(driver, prepared, task, name, seconds())
 
 
-def describe_text(error: Exception) -> str:
+def _words(error: Exception) -> str:
     """The words of an error that a peer may have chosen, as one line."""
     return visible(str(error), limit=500)
 
