@@ -9,6 +9,7 @@ from benchmarks.table import Row
 from benchmarks.workloads.agents import idle_agents
 from benchmarks.workloads.concurrency import concurrent_runs, cost_of_company
 from benchmarks.workloads.durable import durable
+from benchmarks.workloads.http import http
 from benchmarks.workloads.providers import providers
 from benchmarks.workloads.start import start
 from benchmarks.workloads.steps import one_tool_step, one_turn
@@ -31,5 +32,6 @@ WORKLOADS: Mapping[str, Workload] = {
     "idle agents": idle_agents,
     "workers": workers,
     "durable": durable,
+    "http": http,
     "providers": providers,
 }

@@ -190,8 +190,10 @@ class RunHandle:
 
         Raises `DurableExecutionError` where it cannot be stored; then nothing has begun.
         """
+        if self._views.last_place:
+            return
         reading = self._views.reading()
-        while self._views.last_place == 0 and not reading.at_end:
+        while not self._views.last_place and not reading.at_end:
             await reading.more()
         failure = self._driver.journal.failure
         if failure is not None and self._views.last_place == 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from protolink._core.records import AttemptEnded, ErrorInfo, RunPaused
@@ -14,7 +13,7 @@ from protolink.task import TaskState
 if TYPE_CHECKING:
     from protolink.redaction import RedactionPolicy
 
-__all__ = ["Standing", "standing_of"]
+__all__ = ["Standing", "standing_of", "status_of"]
 
 
 @command
@@ -43,12 +42,6 @@ class Standing:
     uncertain_actions: list[dict[str, Any]]
     """Operations whose effect nobody knows: `run_id`, `action_id` and `name`."""
 
-    has_ended: bool
-    """Whether the run is over for good."""
-
-    is_at_work: bool
-    """Whether an attempt has begun that neither ended nor paused."""
-
     can_be_resumed: bool
     """Whether the run goes on without an answer once somebody takes it up."""
 
@@ -65,21 +58,20 @@ def standing_of(tree: TreeState, policy: RedactionPolicy | None) -> Standing:
         principal=started.principal,
         session_id=started.context.get("session_id"),
         created_at=started.context.get("created_at"),
-        status=_status(run),
-        output=thaw(run.outputs[-1]) if _status(run) == "completed" and run.outputs else None,
+        status=status_of(run),
+        output=thaw(run.outputs[-1]) if status_of(run) == "completed" and run.outputs else None,
         error=None if ended is None or ended.error is None else _error(ended.error, policy),
-        usage=asdict(tree.counters.usage(tree.seconds)),
+        usage=tree.counters.usage(tree.seconds).to_dict(),
         interruptions=interruptions if policy is None else policy.value(interruptions),  # type: ignore[arg-type]
         uncertain_actions=uncertain,
-        has_ended=finished is not None,
-        is_at_work=finished is None and rest is None,
         can_be_resumed=finished is None
         and not uncertain
         and (isinstance(rest, AttemptEnded) or (isinstance(rest, RunPaused) and rest.kind == "yield")),
     )
 
 
-def _status(run: RunState) -> str:
+def status_of(run: RunState) -> str:
+    """A `TaskState` value."""
     if run.finished is not None:
         return run.finished.status
     if isinstance(run.rest, RunPaused):

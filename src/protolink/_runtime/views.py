@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from protolink._core.views.project import project
 from protolink._core.views.snapshot import task_snapshot
 from protolink._runtime.journal import Cursor, Journal
-from protolink._runtime.standing import Standing, standing_of
+from protolink._runtime.standing import Standing, standing_of, status_of
 from protolink.context import RunContext
 from protolink.errors import DurableExecutionError
 from protolink.events import RunEvent
@@ -110,6 +110,26 @@ class Views:
     def standing(self) -> Standing:
         """How the root stands."""
         return standing_of(self._journal.tree, self.policy)
+
+    @property
+    def status(self) -> str:
+        """How the run stands, as a `TaskState` value."""
+        return status_of(self._journal.tree.runs[self.run_id])
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run is over for good."""
+        return self._journal.tree.runs[self.run_id].finished is not None
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether an attempt has begun that neither ended nor paused."""
+        return not self._journal.tree.runs[self.run_id].at_rest
+
+    @property
+    def agent_name(self) -> str:
+        """Whose run it is."""
+        return self._journal.tree.runs[self.run_id].started.agent_name
 
     def has_answered(self, request_id: str) -> bool:
         """Whether an approval or a question of that id was answered, in the root or below it."""

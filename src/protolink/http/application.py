@@ -237,7 +237,7 @@ class Application:
         """The answer to whoever set a run going: its id at once, or its events."""
         if media != _JSON:
             return self._stream(request, run, media, after, cancels=cancels)
-        document = {"run_id": run.run_id, "status": run.views.standing.status}
+        document = {"run_id": run.run_id, "status": run.views.status}
         return Document(dumps(document), self._limits, status=202, headers=_headers(request, run))
 
     def _stream(self, request: Request, run: Run, media: str, after: int, *, cancels: bool = False) -> ASGIApp:

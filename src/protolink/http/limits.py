@@ -24,10 +24,10 @@ class ApplicationLimits(HTTPLimits):
     """Runs at work at a time that clients have asked for; a further one is refused with 429."""
 
     max_runs_per_principal: int = 1024
-    max_ended_runs: int = 2048
+    max_ended_runs: int = 1024
     """Ended runs that are kept in memory, the latest ones. Stored runs are found in their store besides."""
 
-    max_ended_runs_per_principal: int = 512
+    max_ended_runs_per_principal: int = 256
     max_idempotency_keys: int = 16384
     """Keys that are remembered, the latest ones."""
 

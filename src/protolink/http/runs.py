@@ -58,7 +58,7 @@ class Run:
         """What a client is told about it."""
         standing = self.views.standing
         interruptions = standing.interruptions
-        left = standing.is_at_work and self.handle is None and self.tail is None
+        left = self.views.is_at_work and self.handle is None and self.tail is None
         return {
             "run_id": self.run_id,
             "agent": standing.agent_name,
@@ -77,7 +77,7 @@ class Run:
 
     def has_nothing_behind(self, after: int) -> bool:
         """Whether an attempt is over whose events up to `after` are all."""
-        at_work = self.views.standing.is_at_work and (self.handle is not None or self.tail is not None)
+        at_work = self.views.is_at_work and (self.handle is not None or self.tail is not None)
         return after >= self.views.last_place and not at_work
 
     @property
@@ -164,7 +164,7 @@ class Runs:
         handle = self._live.get(principal, {}).get(run_id)
         if handle is not None:
             views = handle.views
-            if views.standing.is_at_work or views.standing.has_ended:
+            if views.is_at_work or views.has_ended:
                 return Run(run_id, views, handle, self._agent(views))
             await _over(handle)  # what was paused may have been taken up by anybody since
         ended = self._ended.get(principal, run_id)
@@ -173,7 +173,7 @@ class Runs:
         return await self._stored(run_id, principal)
 
     def _agent(self, views: Views) -> Agent | None:
-        return self._group.agents.get(views.standing.agent_name)
+        return self._group.agents.get(views.agent_name)
 
     async def _stored(self, run_id: str, principal: str) -> Run | None:
         if not _RUN_ID.fullmatch(run_id):
@@ -191,7 +191,7 @@ class Runs:
     async def _read(self, log: RecordLog, info: RunInfo, agent: Agent) -> Run:
         journal = await read_run(log, info.root_id, current_environment())
         views = Views(journal, info.root_id, self._policy)
-        tail = Tail(log, journal) if info.owner is not None and views.standing.is_at_work else None
+        tail = Tail(log, journal) if info.owner is not None and views.is_at_work else None
         return Run(info.root_id, views, agent=agent, tail=tail)
 
     def _stores(self) -> list[tuple[RecordLog, Mapping[str, Agent]]]:
@@ -206,8 +206,7 @@ class Runs:
     async def cancel(self, run: Run) -> Run:
         """End a run as canceled. Raises a `Problem` for one that has ended."""
         reason = "canceled by its client"
-        standing = run.views.standing
-        if standing.has_ended:
+        if run.views.has_ended:
             raise _has_ended()
         if run.handle is not None:
             await run.handle.cancel(reason)
@@ -217,7 +216,7 @@ class Runs:
                 raise not_found()
             await run.agent.cancel_stored(run.run_id, reason)
             ended = await self.find(run.run_id)
-        if ended.views.standing.status != "canceled":
+        if ended.views.status != "canceled":
             raise _has_ended()
         return ended
 
@@ -226,10 +225,9 @@ class Runs:
 
         An answer that was given before changes nothing. Raises a `Problem` where the run cannot be taken up.
         """
-        standing = run.views.standing
-        if standing.has_ended and (decision is None or not run.views.has_answered(decision.request_id)):
+        if run.views.has_ended and (decision is None or not run.views.has_answered(decision.request_id)):
             raise _has_ended()
-        if standing.is_at_work and (run.handle is not None or run.tail is not None):
+        if run.views.is_at_work and (run.handle is not None or run.tail is not None):
             raise Problem(409, "the run is at work", headers={"Retry-After": "1"})
         if run.agent is None or run.agent.configuration().log is None:
             raise Problem(409, "the run is not stored, so that it cannot be taken up")
@@ -270,7 +268,7 @@ class Runs:
         if not live:
             del self._live[principal]
         views = handle.views
-        if views.failure is None and views.standing.has_ended:
+        if views.failure is None and views.has_ended:
             self._ended.put(principal, handle.run_id, views)
 
 
