@@ -55,6 +55,7 @@ class Driver:
 
     __slots__ = (
         "_alarms",
+        "_callbacks",
         "_ended",
         "_shared_context",
         "_since",
@@ -179,6 +180,7 @@ class Driver:
         self.task: asyncio.Task[None] | None = None
         self._ended = False
         self._waiting: list[asyncio.Future[None]] = []
+        self._callbacks: list[Callable[[], object]] = []
         self._shared_context: RunContext | None = None
         self._stop_record: Record | None = None
         self._alarms: list[Timer] = []
@@ -427,13 +429,10 @@ class Driver:
 
     def when_over(self, callback: Callable[[], object]) -> None:
         """Have something called, soon, once the attempt is over."""
-        loop = asyncio.get_running_loop()
         if self._ended:
-            loop.call_soon(callback)
-            return
-        waiter = loop.create_future()
-        waiter.add_done_callback(lambda _: callback())
-        self._waiting.append(waiter)
+            asyncio.get_running_loop().call_soon(callback)
+        else:
+            self._callbacks.append(callback)
 
     def _finish(self) -> None:
         """Tell everybody that the attempt is over."""
@@ -444,6 +443,9 @@ class Driver:
             if not waiter.done():
                 waiter.set_result(None)
         self._waiting.clear()
+        for callback in self._callbacks:
+            asyncio.get_running_loop().call_soon(callback)
+        self._callbacks.clear()
 
     async def _work(self) -> None:
         tree, run = self.journal.tree, self.run

@@ -96,6 +96,7 @@ class Journal:
         "_environment",
         "_flush",
         "_flush_due",
+        "_last_waiters",
         "_lock",
         "_log",
         "_number",
@@ -134,6 +135,7 @@ class Journal:
         self._flush: asyncio.Task[None] | None = None
         self._flush_due: asyncio.Handle | None = None
         self._waiters: dict[asyncio.Future[None], None] = {}
+        self._last_waiters: dict[asyncio.Future[None], None] = {}
 
     @property
     def durable(self) -> bool:
@@ -271,7 +273,7 @@ class Journal:
                 if type(record) in _LAST and run_id == self.tree.root_id:
                     self.closed = True
         finally:
-            if self._waiters:
+            if self._waiters or self._last_waiters:
                 self.wake()
 
     def _entry(self, run_id: str, record: Record) -> Entry:
@@ -446,9 +448,10 @@ class Journal:
         """Let those who wait look at the list."""
         if self._waiters:
             waiters, self._waiters = self._waiters, {}
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+            _rouse(waiters)
+        if self._last_waiters and (self.closed or self.broken is not None):
+            waiters, self._last_waiters = self._last_waiters, {}
+            _rouse(waiters)
 
     def close(self) -> None:
         """Let readers leave: no attempt is at work any more."""
@@ -490,8 +493,16 @@ class Journal:
         waiter.add_done_callback(self._forget)
         return waiter
 
+    def over(self) -> asyncio.Future[None]:
+        """What is done once nothing more will come. Canceled, it is forgotten."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._last_waiters[waiter] = None
+        waiter.add_done_callback(self._forget)
+        return waiter
+
     def _forget(self, waiter: asyncio.Future[None]) -> None:
         self._waiters.pop(waiter, None)
+        self._last_waiters.pop(waiter, None)
 
     async def follow(self, after: int = 0) -> AsyncIterator[Entry | Fragment]:
         """Everything behind the place `after`, then whatever comes, until the root's attempt has ended."""
@@ -539,6 +550,12 @@ class Cursor:
             if isinstance(item, Fragment) and len(entries) - self._index > FRAGMENTS_BEHIND:
                 item, self._index = _joined(entries, item, self._index)
             yield item
+
+
+def _rouse(waiters: Iterable[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
 
 
 _LAST = frozenset({RunFinished, RunPaused, AttemptEnded})

@@ -189,6 +189,10 @@ class Reading:
         """What is done once there is more to read, or nothing more will come."""
         return self._journal.more()
 
+    def over(self) -> asyncio.Future[None]:
+        """What is done once nothing more will come."""
+        return self._journal.over()
+
 
 class _Redaction:
     """Withholds sensitive values from a stream of events, over the borders of fragments too.

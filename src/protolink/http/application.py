@@ -28,7 +28,7 @@ from protolink.redaction import RedactionPolicy
 from protolink.transport.http.auth import Authenticator
 from protolink.transport.http.body import read_json
 from protolink.transport.http.encoding import NDJSON, SSE
-from protolink.transport.http.guard import PRINCIPAL, Guard, allowed_host_names, allowed_origin_names
+from protolink.transport.http.guard import HEADERS, PRINCIPAL, Guard, allowed_host_names, allowed_origin_names
 from protolink.transport.http.problems import Problem
 from protolink.transport.http.replies import Document, negotiated
 
@@ -260,7 +260,7 @@ class Application:
 
 
 def _form(request: Request, *offered: str) -> str:
-    return negotiated(request.headers.get("accept"), offered)
+    return negotiated(request.scope[HEADERS].get("accept"), offered)
 
 
 def _headers(request: Request, run: Run) -> dict[str, str]:

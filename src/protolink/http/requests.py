@@ -13,6 +13,7 @@ from protolink._core.budget import DEFAULT_MAX_STEPS
 from protolink._json import JSON
 from protolink._runtime.resume import UNSET
 from protolink.context import RunBudget
+from protolink.transport.http.guard import HEADERS
 from protolink.transport.http.problems import Problem
 
 __all__ = ["BUDGET_FIELDS", "MAX_NUMBER", "Decision", "NewRun", "cursor", "flag", "idempotency_key", "narrowed"]
@@ -37,7 +38,7 @@ BUDGET_FIELDS: Final[Mapping[str, bool]] = {
 }
 """The limits that a client may narrow, and whether each is a whole number; `max_calls` besides."""
 
-DEFAULT_BUDGET: Final = RunBudget(max_steps=DEFAULT_MAX_STEPS)
+_UNSAID: Final = RunBudget(max_steps=DEFAULT_MAX_STEPS)
 """What a run may use where the application says nothing."""
 
 
@@ -147,10 +148,11 @@ def _limit(name: str, value: JSON, *, whole: bool) -> Any:
     return number
 
 
-def narrowed(asked: RunBudget | None, allowed: RunBudget) -> RunBudget:
-    """The smaller limit of each kind."""
+def narrowed(asked: RunBudget | None, allowed: RunBudget | None) -> RunBudget | None:
+    """The smaller limit of each kind. Without an application's own budget, those of a run that has none hold."""
     if asked is None:
         return allowed
+    allowed = allowed or _UNSAID
     limits = {name: _smaller(getattr(asked, name), getattr(allowed, name)) for name in BUDGET_FIELDS}
     calls = {**asked.max_calls, **allowed.max_calls}
     calls = {tool: min(count, asked.max_calls.get(tool, count)) for tool, count in calls.items()}
@@ -163,17 +165,15 @@ def _smaller(first: Any, second: Any) -> Any:
 
 def idempotency_key(request: Request) -> str | None:
     """The key that makes sending a request again harmless. Raises a `Problem` for one that is none."""
-    given = request.headers.getlist("idempotency-key")
-    if not given:
-        return None
-    if len(given) > 1 or not _KEY.fullmatch(given[0]):
-        raise Problem(400, "an Idempotency-Key has 1 to 200 visible ASCII characters, and a request has one of them")
-    return given[0]
+    given: str | None = request.scope[HEADERS].get("idempotency-key")
+    if given is not None and not _KEY.fullmatch(given):
+        raise Problem(400, "an Idempotency-Key has 1 to 200 visible ASCII characters")
+    return given
 
 
 def cursor(request: Request) -> int:
     """The number behind which to begin: `Last-Event-ID`, which a browser sends, or else the parameter `after`."""
-    text = request.headers.get("last-event-id") or request.query_params.get("after")
+    text = request.scope[HEADERS].get("last-event-id") or request.query_params.get("after")
     if text is None:
         return 0
     if not _NUMBER.fullmatch(text) or int(text) > MAX_NUMBER:
@@ -183,7 +183,7 @@ def cursor(request: Request) -> int:
 
 def flag(request: Request, name: str) -> bool:
     """A parameter that is `true` or `false`. Raises a `Problem` for anything else."""
-    text = request.query_params.get(name, "false")
+    text = request.query_params.get(name, "false") if request.scope["query_string"] else "false"
     if text not in ("true", "false"):
         raise Problem(400, f"{name} has to be true or false")
     return text == "true"

@@ -25,7 +25,7 @@ from protolink.handle import RunHandle
 from protolink.http.idempotency import other_request
 from protolink.http.kept import Kept
 from protolink.http.limits import ApplicationLimits
-from protolink.http.requests import DEFAULT_BUDGET, Decision, NewRun, narrowed
+from protolink.http.requests import Decision, NewRun, narrowed
 from protolink.redaction import RedactionPolicy
 from protolink.transport.http.problems import Problem, not_found
 
@@ -94,9 +94,10 @@ class Runs:
     ) -> None:
         self._group = group
         self._limits = limits
-        self._budget = budget or DEFAULT_BUDGET
+        self._budget = budget
         self._policy = policy
         self._live: dict[str, dict[str, RunHandle]] = {}
+        self._at_work = 0
         self._ended: Kept[Views] = Kept(limits.max_ended_runs, limits.max_ended_runs_per_principal)
 
     async def start(self, asked: NewRun, key: str | None = None, request_digest: str = "") -> Run:
@@ -249,14 +250,12 @@ class Runs:
 
     def _require_room(self, principal: str) -> None:
         of_principal = len(self._live.get(principal, ()))
-        if of_principal >= self._limits.max_runs_per_principal or self._at_work() >= self._limits.max_runs:
+        if of_principal >= self._limits.max_runs_per_principal or self._at_work >= self._limits.max_runs:
             raise Problem(429, "too many runs are at work already", headers={"Retry-After": "1"})
-
-    def _at_work(self) -> int:
-        return sum(map(len, self._live.values()))
 
     def _watch(self, principal: str, handle: RunHandle) -> None:
         self._live.setdefault(principal, {})[handle.run_id] = handle
+        self._at_work += 1
         handle.add_done_callback(lambda ended: self._forget(principal, ended))
 
     def _forget(self, principal: str, handle: RunHandle) -> None:
@@ -265,6 +264,7 @@ class Runs:
         if live.get(handle.run_id) is not handle:
             return
         del live[handle.run_id]
+        self._at_work -= 1
         if not live:
             del self._live[principal]
         views = handle.views

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final
 
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from protolink._runtime.tailing import Tail
 from protolink._runtime.views import Views
@@ -24,10 +24,13 @@ from protolink.transport.http.encoding import (
     sse_frame,
 )
 from protolink.transport.http.limits import HTTPLimits
-from protolink.transport.http.replies import SECTION_BYTES, disconnected, patient
+from protolink.transport.http.replies import SECTION_BYTES, Write, disconnected, patient, sections
 from protolink.transport.port import Frame
 
 __all__ = ["EventStream"]
+
+FIRST_ROUNDS: Final = 12
+"""Rounds of the event loop that a run with a model that does not wait needs at most for a turn and its end."""
 
 GATHERING_SECONDS: Final = 0.01
 """How far apart the writes of a stream are, but for the first and the last."""
@@ -70,7 +73,10 @@ class EventStream:
         self._events: Iterator[RunEvent] = iter(())
         self._encode, self._encode_frame, self._sign = _ENCODINGS[media]
         self._limits = limits
-        self._headers = {"content-type": media, **headers}
+        named = {"content-type": media, **headers}
+        self._headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named.items()]
+        self._helpers: list[asyncio.Task[None]] = []
+        self._receive: Receive
         self._tail = tail
         self._abandoned = abandoned
         self._gone = False
@@ -81,48 +87,61 @@ class EventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         write = patient(scope, send, self._limits)
-        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self._headers.items()]
-        helpers = [asyncio.create_task(disconnected(receive))]
-        helpers[0].add_done_callback(self._leave)
-        if self._tail is not None:
-            helpers.append(asyncio.create_task(self._tail.follow()))
+        self._receive = receive
         try:
-            await write({"type": "http.response.start", "status": 200, "headers": raw})
+            await self._first_steps()
             await self._pump(write)
         except ClientDisconnect:
             self._gone = True
             raise
         finally:
-            for helper in helpers:
+            for helper in self._helpers:
                 helper.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
+            await asyncio.gather(*self._helpers, return_exceptions=True)
             if self._gone and self._abandoned is not None:
                 await self._abandoned()
+
+    async def _first_steps(self) -> None:
+        """Let a run that has just begun go as far as it can without waiting: what is there by then is sent at once."""
+        for _ in range(FIRST_ROUNDS):
+            if self._reading.is_complete:
+                return
+            await asyncio.sleep(0)
+
+    def _attend(self) -> None:
+        """Notice that the client leaves, and bring what somebody else appends. Only who has to wait needs that."""
+        if self._helpers:
+            return
+        watcher = asyncio.create_task(disconnected(self._receive))
+        watcher.add_done_callback(self._leave)
+        self._helpers.append(watcher)
+        if self._tail is not None:
+            self._helpers.append(asyncio.create_task(self._tail.follow()))
 
     def _leave(self, watcher: asyncio.Task[None]) -> None:
         if not watcher.cancelled():
             self._gone = True
-            _rouse(self._waiting)
+            if self._waiting is not None and not self._waiting.done():
+                self._waiting.set_result(None)
 
-    async def _pump(self, write: Send) -> None:
+    async def _pump(self, write: Write) -> None:
+        begun: list[Message] = [{"type": "http.response.start", "status": 200, "headers": self._headers}]
         while not self._gone:
             data = self._ready()
             over = self._is_over()
             if over and self._failure is not None:
                 data += self._encode_frame(Frame("error", left_unfinished(self._failure).document))
-            if data or over:
-                await self._write(write, data, over)
+            if data or over or begun:
+                first, *others = sections(data, more_body=not over)
+                await write(*begun, first)
+                begun = []
+                for section in others:
+                    await write(section)
+                self._sent_at = asyncio.get_running_loop().time()
             elif not await self._more():
-                await self._write(write, self._sign, False)
+                await write({"type": "http.response.body", "body": self._sign, "more_body": True})
             if over:
                 return
-
-    async def _write(self, write: Send, data: bytes, over: bool) -> None:
-        for start in range(0, max(1, len(data)), SECTION_BYTES):
-            section = data[start : start + SECTION_BYTES]
-            more = not over or start + SECTION_BYTES < len(data)
-            await write({"type": "http.response.body", "body": section, "more_body": more})
-        self._sent_at = asyncio.get_running_loop().time()
 
     def _ready(self) -> bytes:
         """What can be sent at once, about a section of it."""
@@ -159,24 +178,24 @@ class EventStream:
         What follows closely upon something that was sent waits a moment for company: a message of its own for
         every fragment of a fast model would cost more than the model's run.
         """
-        if await self._time_is_up(self._limits.keep_alive_seconds):
+        self._attend()
+        if await self._time_is_up(self._reading.more(), self._limits.keep_alive_seconds):
             return False
-        loop = asyncio.get_running_loop()
-        while not (self._gone or self._reading.is_complete):
-            left = self._sent_at + GATHERING_SECONDS - loop.time()
-            if left <= 0 or await self._time_is_up(left):
-                break
+        left = self._sent_at + GATHERING_SECONDS - asyncio.get_running_loop().time()
+        if left > 0 and not (self._gone or self._reading.is_complete):
+            await self._time_is_up(self._reading.over(), left)
         return True
 
-    async def _time_is_up(self, seconds: float) -> bool:
-        """Wait until something happens; True where nothing has."""
-        self._waiting = waiting = self._reading.more()
+    async def _time_is_up(self, waiting: asyncio.Future[None], seconds: float) -> bool:
+        """Wait for something, or for the client's leaving; True where neither has come in time."""
+        self._waiting = waiting
         is_up = False
 
         def over() -> None:
             nonlocal is_up
-            is_up = True
-            _rouse(waiting)
+            if not waiting.done():
+                is_up = True
+                waiting.set_result(None)
 
         timer = asyncio.get_running_loop().call_later(seconds, over)
         try:
@@ -184,8 +203,3 @@ class EventStream:
         finally:
             timer.cancel()
         return is_up
-
-
-def _rouse(waiting: asyncio.Future[None] | None) -> None:
-    if waiting is not None and not waiting.done():
-        waiting.set_result(None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
 from starlette.requests import Request
 
 from protolink._json import JSON, JSONError, parse
+from protolink.transport.http.guard import HEADERS
 from protolink.transport.http.limits import HTTPLimits
 from protolink.transport.http.problems import Problem
 
@@ -23,13 +24,14 @@ async def read_json(request: Request, limits: HTTPLimits, *, may_be_absent: bool
 
     Raises a `Problem` for one that is no JSON, is too large, or takes too long to arrive.
     """
-    if may_be_absent and "content-type" not in request.headers and not await _received(request, limits):
+    headers: Mapping[str, str] = request.scope[HEADERS]
+    if may_be_absent and "content-type" not in headers and not await _received(request, limits):
         return None
-    media, _, parameters = request.headers.get("content-type", "").partition(";")
+    media, _, parameters = headers.get("content-type", "").partition(";")
     charset = parameters.strip().lower().replace('"', "")
     if media.strip().lower() != "application/json" or charset not in ("", "charset=utf-8"):
         raise Problem(415, "the body has to be application/json", close=True)
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
+    if headers.get("content-encoding", "identity").lower() != "identity":
         raise Problem(415, "the body has to be sent as it is, without a content encoding", close=True)
     body = await _received(request, limits)
     try:
@@ -50,9 +52,10 @@ async def _received(request: Request, limits: HTTPLimits) -> bytes:
 
 async def _read(request: Request, limit: int) -> bytes:
     too_large = Problem(413, f"the body has more than {limit} bytes", close=True)
-    length = request.headers.get("content-length", "0")
+    headers: Mapping[str, str] = request.scope[HEADERS]
+    length = headers.get("content-length", "0")
     if not length.isdecimal() or len(length) > 18 or int(length) > limit:
-        if "expect" not in request.headers:
+        if "expect" not in headers:
             await _drain(request.stream(), _DRAIN_FACTOR * limit)
         raise too_large
     body = bytearray()

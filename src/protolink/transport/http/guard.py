@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -20,12 +21,28 @@ from protolink.transport.http.limits import HTTPLimits
 from protolink.transport.http.listener import ABORT
 from protolink.transport.http.problems import Problem, not_found
 
-__all__ = ["PRINCIPAL", "Guard", "allowed_host_names", "allowed_origin_names"]
+__all__ = ["HEADERS", "PRINCIPAL", "Guard", "allowed_host_names", "allowed_origin_names"]
 
 PRINCIPAL: Final = "protolink.principal"
 """The key, in a scope, of whoever sent the request."""
 
+HEADERS: Final = "protolink.headers"
+"""The key, in a scope, of the header fields by their names in lower case."""
+
 _logger: Final = logging.getLogger("protolink")
+_DECISIVE: Final = frozenset(
+    {
+        "authorization",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "host",
+        "idempotency-key",
+        "last-event-id",
+        "origin",
+        "x-api-key",
+    }
+)
 _ALWAYS: Final = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 
 
@@ -110,7 +127,7 @@ class Guard:
         if origin is not None and origin not in self._origins:
             raise Problem(403, "this server does not answer to that origin", close=True)
         if scope["path"] in self._public:
-            await self._app({**scope, PRINCIPAL: ANONYMOUS}, receive, send)
+            await self._app({**scope, PRINCIPAL: ANONYMOUS, HEADERS: headers}, receive, send)
             return
         principal = await self._principal(headers)
         if (
@@ -120,7 +137,7 @@ class Guard:
             raise Problem(429, "too much is being done already", headers={"Retry-After": "1"}, close=True)
         self._busy[principal] += 1
         try:
-            await self._app({**scope, PRINCIPAL: principal}, receive, send)
+            await self._app({**scope, PRINCIPAL: principal, HEADERS: headers}, receive, send)
         finally:
             self._busy[principal] -= 1
             if not self._busy[principal]:
@@ -156,8 +173,13 @@ class Guard:
 def _is_from_here(scope: Scope) -> bool:
     """Whether a request comes from this machine, as far as the server knows where it comes from."""
     client = scope.get("client")
+    return client is None or _is_local(client[0])
+
+
+@lru_cache(maxsize=1024)
+def _is_local(address: str) -> bool:
     try:
-        return client is None or is_loopback(client[0])
+        return is_loopback(address)
     except ValueError:
         return True  # no address of a network
 
@@ -167,7 +189,7 @@ def _once(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     headers: dict[str, str] = {}
     for name, value in raw:
         key = name.decode("latin-1").lower()
-        if key in headers and key in ("host", "origin", "authorization", "x-api-key", "content-type"):
+        if key in headers and key in _DECISIVE:
             raise Problem(400, f"the field {key} is there twice", close=True)
         headers[key] = value.decode("latin-1")
     return headers

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeAlias
 
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from protolink.transport.http.limits import HTTPLimits
 from protolink.transport.http.listener import ABORT
 from protolink.transport.http.problems import Problem
 
-__all__ = ["SECTION_BYTES", "Document", "disconnected", "negotiated", "patient"]
+__all__ = ["SECTION_BYTES", "Document", "Write", "disconnected", "negotiated", "patient", "sections"]
 
 SECTION_BYTES: Final = 64 * 1024
 """What is sent at a time: a reader that stalls leaves no more than that behind a server's own buffer."""
@@ -52,14 +51,19 @@ async def disconnected(receive: Receive) -> None:
         pass
 
 
-def patient(scope: Scope, send: Send, limits: HTTPLimits) -> Send:
+Write: TypeAlias = Callable[..., Awaitable[None]]
+"""Sends messages, one after the other."""
+
+
+def patient(scope: Scope, send: Send, limits: HTTPLimits) -> Write:
     """Sends to a client for as long as it reads; one that does not is dropped."""
     abort: Callable[[], None] = scope.get("state", {}).get(ABORT, lambda: None)
 
-    async def write(message: Message) -> None:
+    async def write(*messages: Message) -> None:
         try:
             async with asyncio.timeout(limits.write_seconds):
-                await send(message)
+                for message in messages:
+                    await send(message)
         except TimeoutError:
             _logger.warning("a connection was dropped, because nobody read the answer")
             abort()
@@ -68,22 +72,36 @@ def patient(scope: Scope, send: Send, limits: HTTPLimits) -> Send:
     return write
 
 
-class Document(Response):
+class Document:
     """A JSON document that is sent as it is read."""
 
-    media_type = "application/json"
+    __slots__ = ("_body", "_limits", "_start")
 
     def __init__(
         self, text: str, limits: HTTPLimits, *, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> None:
-        super().__init__(text, status, headers)
+        self._body = text.encode()
         self._limits = limits
+        raw = [(b"content-type", b"application/json"), (b"content-length", str(len(self._body)).encode())]
+        raw += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in (headers or {}).items()]
+        self._start: Message = {"type": "http.response.start", "status": status, "headers": raw}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         write = patient(scope, send, self._limits)
-        await write({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        body = bytes(self.body)
-        for start in range(0, max(1, len(body)), SECTION_BYTES):
-            more = start + SECTION_BYTES < len(body)
-            section = body[start : start + SECTION_BYTES]
-            await write({"type": "http.response.body", "body": section, "more_body": more})
+        first, *others = sections(self._body, more_body=False)
+        await write(self._start, first)
+        for section in others:
+            await write(section)
+
+
+def sections(data: bytes, *, more_body: bool) -> list[Message]:
+    """Messages that carry the data, a section each; `more_body` for whether something comes after them."""
+    starts = range(0, max(1, len(data)), SECTION_BYTES)
+    return [
+        {
+            "type": "http.response.body",
+            "body": data[start : start + SECTION_BYTES],
+            "more_body": more_body or start + SECTION_BYTES < len(data),
+        }
+        for start in starts
+    ]

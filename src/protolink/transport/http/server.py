@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Router
 from starlette.routing import Route as Endpoint
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from protolink._environment import Environment, current_environment, use_environment
 from protolink._json import JSON, dumps, require_json
@@ -94,8 +94,8 @@ class Answers:
             task.cancel()
         await asyncio.gather(*answering, return_exceptions=True)
 
-    def _endpoint(self, route: Route) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
+    def _endpoint(self, route: Route) -> Callable[[Request], Awaitable[Any]]:
+        async def answer(request: Request) -> ASGIApp:
             payload: JSON = None
             if route.method == "POST":
                 payload = await read_json(request, self._limits)
@@ -117,7 +117,7 @@ class Answers:
 
         return answer
 
-    async def _reply(self, request: Request, operation: str, payload: JSON) -> Response:
+    async def _reply(self, request: Request, operation: str, payload: JSON) -> ASGIApp:
         answer = self._served(request.scope[PRINCIPAL], lambda: self._service.handler(operation, payload))
         text = await self.unless_gone(self.begin(answer), request.receive)
         return Document(text, self._limits)
