@@ -38,8 +38,9 @@ def http(scale: Scale) -> list[Row]:
 
 
 async def _measured(scale: Scale) -> list[Row]:
+    async with serving("team") as idle:
+        rows = [await _first_event(idle, 100 if scale.quick else 500)]
     async with serving("bare") as bare, serving("team") as team:
-        rows = [await _first_event(team, 100 if scale.quick else 500)]
         rows.append(await _rate("runs, id at once", bare, team, scale, _JSON))
         async with connected(team.port) as connection, connected(bare.port) as other:
             lines = await connection.ask(_run("quick", _NDJSON))
@@ -58,13 +59,12 @@ def _run(agent: str, accept: str) -> bytes:
 async def _first_event(team: Server, times: int) -> Row:
     """From sending a request to the first event, on a server that does nothing else."""
     seconds: list[float] = []
-    async with connected(team.port) as connection:
-        for _ in range(times):
+    for _ in range(times):
+        async with connected(team.port) as connection:
             began = time.perf_counter()
-            connection.send(_run("quick", _SSE))
+            connection.send(_run("silent", _SSE))
             await connection.until(b"\nid: 1\n")
             seconds.append(time.perf_counter() - began)
-            await connection.until(b"\r\n0\r\n\r\n")
     median = statistics.median(seconds) * 1e3
     return Row(workload="HTTP: first event, idle server", unit="ms", protolink=median, target=_FIRST)
 

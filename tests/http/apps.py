@@ -100,6 +100,11 @@ class Messages:
 
     async def __aiter__(self) -> AsyncIterator[dict[str, str]]:
         """The fields of each message; a comment alone has none."""
+        length = self.head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+        if length:
+            for message in messages_of(await self._reader.readexactly(int(length))):
+                yield message
+            return
         rest = b""
         while True:
             size = int(await self._reader.readline(), 16)

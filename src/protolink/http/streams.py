@@ -29,8 +29,8 @@ from protolink.transport.port import Frame
 
 __all__ = ["EventStream"]
 
-FIRST_ROUNDS: Final = 12
-"""Rounds of the event loop that a run with a model that does not wait needs at most for a turn and its end."""
+FIRST_SECONDS: Final = 0.001
+"""How long the first write waits for the end of a run that is over at once."""
 
 GATHERING_SECONDS: Final = 0.01
 """How far apart the writes of a stream are, but for the first and the last."""
@@ -103,10 +103,8 @@ class EventStream:
 
     async def _first_steps(self) -> None:
         """Let a run that has just begun go as far as it can without waiting: what is there by then is sent at once."""
-        for _ in range(FIRST_ROUNDS):
-            if self._reading.is_complete:
-                return
-            await asyncio.sleep(0)
+        if not self._reading.is_complete:
+            await self._time_is_up(self._reading.over(), FIRST_SECONDS)
 
     def _attend(self) -> None:
         """Notice that the client leaves, and bring what somebody else appends. Only who has to wait needs that."""
@@ -131,6 +129,9 @@ class EventStream:
             over = self._is_over()
             if over and self._failure is not None:
                 data += self._encode_frame(Frame("error", left_unfinished(self._failure).document))
+            if begun and over:
+                # What is complete needs no chunks around it, and one write less.
+                self._headers.append((b"content-length", str(len(data)).encode()))
             if data or over or begun:
                 first, *others = sections(data, more_body=not over)
                 await write(*begun, first)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from protolink._json import JSON, JSONError, parse
 from protolink.transport.http.guard import HEADERS
@@ -51,21 +51,29 @@ async def _received(request: Request, limits: HTTPLimits) -> bytes:
 
 
 async def _read(request: Request, limit: int) -> bytes:
-    too_large = Problem(413, f"the body has more than {limit} bytes", close=True)
     headers: Mapping[str, str] = request.scope[HEADERS]
     length = headers.get("content-length", "0")
     if not length.isdecimal() or len(length) > 18 or int(length) > limit:
         if "expect" not in headers:
             await _drain(request.stream(), _DRAIN_FACTOR * limit)
-        raise too_large
+        raise _too_large(limit)
     body = bytearray()
-    chunks = request.stream()
-    async for chunk in chunks:
-        body += chunk
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
         if len(body) > limit:
-            await _drain(chunks, _DRAIN_FACTOR * limit)
-            raise too_large
-    return bytes(body)
+            if more:
+                await _drain(request.stream(), _DRAIN_FACTOR * limit)
+            raise _too_large(limit)
+        if not more:
+            return bytes(body)
+
+
+def _too_large(limit: int) -> Problem:
+    return Problem(413, f"the body has more than {limit} bytes", close=True)
 
 
 async def _drain(chunks: AsyncIterator[bytes], limit: int) -> None:
