@@ -17,6 +17,7 @@ from protolink import Agent, AgentGroup, ConfigurationError, RunBudget
 from protolink.http import ApplicationLimits, create_app
 from protolink.testing import call
 from protolink.transport import TransportStartError
+from protolink.transport.http import HTTPLimits
 from tests.conftest import Interpreter
 from tests.http.apps import agent, ended, events_of, messages_of, served, serving, start
 from tests.http.servers import free_url, get, listens, post
@@ -153,6 +154,7 @@ async def test_it_answers_no_websocket() -> None:
         {"allowed_origins": "https://example.org"},
         {"max_body_bytes": 0},
         {"budget": 3},
+        {"limits": HTTPLimits()},
     ],
 )
 def test_wiring_that_cannot_work_is_refused(options: Any) -> None:

@@ -205,6 +205,16 @@ async def test_a_key_of_a_refused_request_is_free_again() -> None:
     assert (refused.status, accepted.status) == (404, 202)
 
 
+async def test_a_key_outlives_its_run_in_memory() -> None:
+    """Sent again much later, the request starts nothing and says what has become of the first one."""
+    async with served(agent(llm=model()), limits=ApplicationLimits(max_ended_runs=1)) as url:
+        first = await post(url, "/runs", GO, Idempotency_Key="k", Accept=NDJSON)
+        await post(url, "/runs", GO, Accept=NDJSON)
+        again = await post(url, "/runs", GO, Idempotency_Key="k")
+
+    assert (again.status, again.json["run_id"]) == (410, first.headers["x-run-id"])
+
+
 async def test_what_a_policy_withholds_is_withheld_everywhere() -> None:
     """Events, evidence and errors."""
 

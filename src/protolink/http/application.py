@@ -90,6 +90,8 @@ def create_app(
         raise ConfigurationError(f"authenticator= has a method authenticate, not {type(authenticator).__name__}")
     if budget is not None and not isinstance(budget, RunBudget):
         raise ConfigurationError(f"budget= is a RunBudget, not {type(budget).__name__}")
+    if limits is not None and not isinstance(limits, ApplicationLimits):
+        raise ConfigurationError(f"limits= are ApplicationLimits, not {type(limits).__name__}")
     chosen = limits or ApplicationLimits()
     if max_body_bytes is not None:
         chosen = replace(chosen, max_body_bytes=max_body_bytes)
@@ -189,7 +191,10 @@ class Application:
             return started[0].run_id
 
         run_id = await self._keys.once(current_principal(), key, request_digest, start)
-        return started[0] if started else await self._runs.find(run_id)
+        run = started[0] if started else await self._runs.known(run_id)
+        if run is None:
+            raise Problem(410, "the run of this Idempotency-Key has ended and is no longer kept", run_id=run_id)
+        return run
 
     async def _status(self, request: Request, run_id: str) -> ASGIApp:
         _form(request, _JSON)

@@ -160,6 +160,7 @@ def _begun(words: str, conflict: str) -> Described:
             "200": {**_stream(), "headers": headers},
             "202": {**_answer(words, "Accepted"), "headers": headers},
             "409": _problem(conflict),
+            "410": _problem("The run of the Idempotency-Key has ended and is no longer kept"),
             "422": _problem("The body does not fit"),
         }
     )

@@ -19,7 +19,7 @@ from protolink._runtime.views import Views
 from protolink.agent import Agent
 from protolink.context import RunBudget, RunContext
 from protolink.durable.port import RecordLog, RunInfo
-from protolink.errors import DurableExecutionError, RunExistsError
+from protolink.errors import DurableExecutionError, RunBusyError, RunExistsError
 from protolink.group import AgentGroup
 from protolink.handle import RunHandle
 from protolink.http.idempotency import other_request
@@ -33,11 +33,11 @@ __all__ = ["Run", "Runs"]
 
 _RUN_ID: Final = re.compile(r"[!-~]{1,200}")
 _REQUEST: Final = "http_request"
-_LOOKS: Final = 100
-_LOOK_SECONDS: Final = 0.02
-"""A reserved run that is not there after so many looks belongs to a process that is stuck or dead."""
-
 """The key, in a run's metadata, of the digest of the request that started it."""
+
+_LOOKS: Final = 100
+_SECONDS_BETWEEN: Final = 0.02
+"""A reserved run that is not there after so many looks belongs to a process that is stuck or dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +113,9 @@ class Runs:
         if key is not None and agent.configuration().log is not None:
             # The id follows from the key, so that every process that uses the store knows the run by it.
             context = RunContext(run_id=digest(f"{principal} {key}")[:32], metadata={_REQUEST: request_digest})
-            known = await self._known(context)
-            if known is not None:
-                return known
+            started = await self._started(context)
+            if started is not None:
+                return started
         self._require_room(principal)
         handle = self._running().run(
             agent,
@@ -128,39 +128,39 @@ class Runs:
         self._watch(principal, handle)
         try:
             await handle.stored()
-        except RunExistsError:
+        except (RunBusyError, RunExistsError):
             self._forget(principal, handle)
-            known = None if context is None else await self._about_to_be_known(context)
-            if known is None:
+            started = None if context is None else await self._started_elsewhere(context)
+            if started is None:
                 raise
-            return known
+            return started
         return Run(handle.run_id, handle.views, handle, agent)
 
-    async def _known(self, context: RunContext) -> Run | None:
+    async def _started_elsewhere(self, context: RunContext) -> Run | None:
+        """The run that another process is just starting by the same key: its first record is about to be stored."""
+        for _ in range(_LOOKS):
+            started = await self._started(context)
+            if started is not None:
+                return started
+            await pause(current_environment(), _SECONDS_BETWEEN)
+        return None
+
+    async def _started(self, context: RunContext) -> Run | None:
         """The run that was started by the same key before. Raises a `Problem` where another request did."""
-        found = await self._find(context.run_id)
+        found = await self.known(context.run_id)
         if found is not None and found.views.context.metadata.get(_REQUEST) != context.metadata[_REQUEST]:
             raise other_request()
         return found
 
-    async def _about_to_be_known(self, context: RunContext) -> Run | None:
-        """The same where another process has only just reserved the run's id; None where nothing comes of that."""
-        environment = current_environment()
-        for _ in range(_LOOKS):
-            known = await self._known(context)
-            if known is not None:
-                return known
-            await pause(environment, _LOOK_SECONDS)
-        return None
-
     async def find(self, run_id: str) -> Run:
         """A run of whoever asks. Raises a `Problem` where there is none."""
-        found = await self._find(run_id)
+        found = await self.known(run_id)
         if found is None:
             raise not_found()
         return found
 
-    async def _find(self, run_id: str) -> Run | None:
+    async def known(self, run_id: str) -> Run | None:
+        """A run of whoever asks, or None."""
         principal = current_principal()
         handle = self._live.get(principal, {}).get(run_id)
         if handle is not None:
