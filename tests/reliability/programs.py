@@ -48,8 +48,9 @@ class TalkingWorld(FileWorld):
 
     def asked(self) -> Wait | None:
         """A model call, at `asked`."""
+        wait = super().asked()
         self._reach("asked")
-        return super().asked()
+        return wait
 
     def _reach(self, point: str) -> None:
         if point in self._points:
