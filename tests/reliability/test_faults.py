@@ -588,9 +588,9 @@ async def test_a_file_that_is_removed_under_a_run_is_noticed(tmp_path: Path) -> 
     assert len(world.effects) == 1
 
 
-async def test_a_run_of_two_thousand_steps_grows_by_its_steps_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_run_of_two_thousand_steps_grows_by_its_steps_and_nothing_else(memory: Path) -> None:
     """Records and bytes per step, measured at the eighth and at the whole of the way."""
-    path, world, steps = tmp_path / "runs.sqlite", World(), 2000
+    path, world, steps = memory / "runs.sqlite", World(), 2000
     log = SQLiteRecordLog(path)
     model = Player(world.asked, *(call("act", value=10_000 + number) for number in range(steps)))
     agent = Agent(name="long", llm=model, tools=[acting(world)], durability=log)
