@@ -91,10 +91,13 @@ class Keeper:
 
     async def keep(self, driver: Driver) -> None:
         """Keep the task and the report of an attempt; returns when they are kept, or clearly cannot be."""
-        if self._run_store is not None:
-            views = Views(driver.journal, driver.run_id, None)
-            await self._do(driver, self._recording, "save the task", self._run_store.save_task, views.task)
-            await self._do(driver, self._recording, "save the report", self._run_store.save_report, views.report)
+        store = self._run_store
+        if store is None:
+            return
+        # Made in the thread as well: nothing is added to the list any more, and it may be long.
+        views = Views(driver.journal, driver.run_id, None)
+        await self._do(driver, self._recording, "save the task", lambda: store.save_task(views.task))
+        await self._do(driver, self._recording, "save the report", lambda: store.save_report(views.report))
 
     async def has(self, environment: Environment, task_id: str, run_id: str | None) -> bool:
         """Whether a task or a report is kept under one of these ids already. Raises what the store raises."""
