@@ -380,6 +380,36 @@ async def test_c7_what_a_model_says_begins_no_message() -> None:
             assert [json.loads(line) for line in lines.decode().splitlines()] == events_of(messages)
 
 
+@pytest.mark.parametrize("operation", sorted(PATHS.values()))
+async def test_c8_nothing_is_served_that_a_browser_would_draw(operation: str) -> None:
+    """Markup in a prompt, an answer or a name stays a value in JSON or in a stream, whatever a browser guesses."""
+    markup = "<script>alert(1)</script>"
+    async with served(agent(markup, name="reader"), agent(name=markup)) as url:
+        run_id = await start(url, markup, session_id=markup)
+        await ended(url, run_id)
+        reply = await ask(url, operation, run_id)
+
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    assert reply.headers["content-type"] in ("application/json", "application/problem+json", SSE)
+
+
+async def test_c10_what_fails_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever stands in it; the client is told the id that the line has, and nothing else."""
+
+    class Failing:
+        async def authenticate(self, headers: Any) -> str | None:
+            raise RuntimeError(f"hunter2\n\r\u2028ERROR forged {headers['x-api-key']}\x1b[2J")
+
+    async with served(agent("answer"), authenticator=Failing()) as url:
+        reply = await post(url, "/runs", GO, X_API_Key="ERROR forged")
+
+    (record,) = [record for record in caplog.records if record.name == "protolink"]
+    assert not re.search("[\x00-\x1f\x7f-\x9f\u2028\u2029]", record.getMessage())
+    assert (reply.status, reply.headers["content-type"]) == (500, "application/problem+json")
+    assert reply.json["id"] in record.getMessage()
+    assert b"hunter2" not in reply.body
+
+
 async def test_c12_a_token_for_another_audience_opens_nothing() -> None:
     """The signature alone proves nothing about whom it was meant for."""
     key = "a-secret-of-at-least-thirty-two-bytes"

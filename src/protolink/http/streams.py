@@ -29,8 +29,8 @@ from protolink.transport.port import Frame
 
 __all__ = ["EventStream"]
 
-FIRST_SECONDS: Final = 0.001
-"""How long the first write waits for the end of a run that is over at once."""
+FIRST_ROUNDS: Final = 16
+"""Rounds of the event loop, a tenth of a millisecond in all, in which a run whose model does not wait takes a turn."""
 
 GATHERING_SECONDS: Final = 0.01
 """How far apart the writes of a stream are, but for the first and the last."""
@@ -103,8 +103,20 @@ class EventStream:
 
     async def _first_steps(self) -> None:
         """Let a run that has just begun go as far as it can without waiting: what is there by then is sent at once."""
-        if not self._reading.is_complete:
-            await self._time_is_up(self._reading.over(), FIRST_SECONDS)
+        if self._reading.is_complete:
+            return
+        loop, waiting, left = asyncio.get_running_loop(), self._reading.over(), FIRST_ROUNDS
+
+        def next_round() -> None:
+            nonlocal left
+            left -= 1
+            if left and not waiting.done():
+                loop.call_soon(next_round)
+            elif not waiting.done():
+                waiting.set_result(None)
+
+        loop.call_soon(next_round)
+        await waiting
 
     def _attend(self) -> None:
         """Notice that the client leaves, and bring what somebody else appends. Only who has to wait needs that."""
