@@ -50,7 +50,9 @@ def sse_message(data: str, *, event: str, number: int | None = None) -> bytes:
     lines = [f"event: {event}"]
     if number is not None:
         lines.append(f"id: {number}")
-    lines += [f"data: {line}" for line in _LINE_END.split(data)]
+    # JSON, which is nearly all that is sent, has no ends of lines; looking for them is dear.
+    parts = _LINE_END.split(data) if "\n" in data or "\r" in data else (data,)
+    lines += [f"data: {line}" for line in parts]
     return ("\n".join(lines) + "\n\n").encode("utf-8", "replace")
 
 
