@@ -32,6 +32,9 @@ __all__ = ["EventStream"]
 FIRST_ROUNDS: Final = 16
 """Rounds of the event loop, a tenth of a millisecond in all, in which a run whose model does not wait takes a turn."""
 
+FIRST_SECONDS: Final = 0.005
+"""How long they may last where the loop is busy; later, the first event has waited long enough."""
+
 GATHERING_SECONDS: Final = 0.01
 """How far apart the writes of a stream are, but for the first and the last."""
 
@@ -106,11 +109,12 @@ class EventStream:
         if self._reading.is_complete:
             return
         loop, waiting, left = asyncio.get_running_loop(), self._reading.over(), FIRST_ROUNDS
+        deadline = loop.time() + FIRST_SECONDS
 
         def next_round() -> None:
             nonlocal left
             left -= 1
-            if left and not waiting.done():
+            if left and loop.time() < deadline and not waiting.done():
                 loop.call_soon(next_round)
             elif not waiting.done():
                 waiting.set_result(None)
