@@ -75,7 +75,7 @@ static: $(READY) ## rules that no linter knows
 docs: $(READY) ## run the programs in README, docs and examples
 	$(BIN)/python -m pytest -q --tb=short tests/docs
 
-torture: $(READY) ## the reliability tests in the numbers of a release: less than an hour
+torture: $(READY) ## the reliability tests in the numbers of a release: some three hours
 	PROTOLINK_TORTURE=60 $(BIN)/python -m pytest -q --tb=short -o faulthandler_timeout=0 tests/reliability tests/security/test_fuzz.py
 
 bench: $(READY) ## measure
