@@ -8,7 +8,7 @@ from typing import Any, Final
 from protolink._json import is_mapping, thaw
 from protolink.llms.draft import Draft, count
 from protolink.llms.port import LLMRequest
-from protolink.llms.remote import RemoteLLM, fits_strictly
+from protolink.llms.remote import RemoteLLM, fits_strictly, tls
 from protolink.llms.turns import AssistantTurn, UserTurn, conversation
 
 __all__ = ["AnthropicLLM"]
@@ -48,7 +48,7 @@ class AnthropicLLM(RemoteLLM):
             max_retries=0,
             timeout=timeout,
             # A redirect would take the key, in its own header, to another host.
-            http_client=sdk.DefaultAsyncHttpxClient(follow_redirects=False, timeout=timeout),
+            http_client=sdk.DefaultAsyncHttpxClient(follow_redirects=False, timeout=timeout, verify=tls("httpx2")),
         )
         return client, client.close
 

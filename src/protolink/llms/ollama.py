@@ -10,7 +10,7 @@ from typing import Any, Final
 from protolink._json import dumps, is_list, is_mapping, thaw
 from protolink.llms.draft import Draft
 from protolink.llms.port import InThread, LLMRequest, ModelCallError, ToolDeclaration
-from protolink.llms.remote import RemoteLLM, is_transient
+from protolink.llms.remote import RemoteLLM, is_transient, tls
 from protolink.llms.turns import AssistantTurn, UserTurn, conversation
 
 __all__ = ["OllamaLLM"]
@@ -64,6 +64,7 @@ class OllamaLLM(RemoteLLM):
             follow_redirects=False,
             timeout=http.Timeout(self.read_timeout, connect=self.connect_timeout),
             event_hooks={"response": [self._refuse]},
+            verify=tls("httpx"),
         )
         return client, client.close
 

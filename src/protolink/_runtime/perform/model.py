@@ -297,7 +297,7 @@ async def _record_reply(driver: Driver, llm: LLM, asked: ModelAsked, reply: LLMR
         finish_reason=reply.finish_reason,
         request_id=reply.request_id,
         reasoning=reply.reasoning,
-        provider_state=reply.provider_state,
+        provider_state=None if reply.provider_state is None else render(reply.provider_state)[0],
     )
     if problem is None:
         await driver.append(replied)
