@@ -165,7 +165,7 @@ class GoogleLLM(RemoteLLM):
     def contents(self, request: LLMRequest) -> list[dict[str, Any]]:
         """The conversation as contents of parts."""
         signed = _SIGNS.match(self.model) is not None
-        turns = conversation(request.messages, native=request.native and bool(request.tools))
+        turns = conversation(request.messages, native=request.native)
         return [_user(turn) if isinstance(turn, UserTurn) else _model(turn, signed=signed) for turn in turns]
 
     def retry_after(self, headers: Mapping[str, str], details: object = None) -> float | None:

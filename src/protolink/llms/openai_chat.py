@@ -92,8 +92,8 @@ class OpenAIChatLLM(RemoteLLM):
         messages: list[dict[str, Any]] = []
         if request.system_prompt:
             messages.append({"role": "system", "content": request.system_prompt})
-        native = request.native and bool(request.tools)
-        for turn in conversation(request.messages, native=native, is_id=self.is_id, id_length=self.id_length):
+        turns = conversation(request.messages, native=request.native, is_id=self.is_id, id_length=self.id_length)
+        for turn in turns:
             messages += _user(turn) if isinstance(turn, UserTurn) else [_assistant(turn)]
         return messages
 
