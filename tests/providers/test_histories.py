@@ -176,7 +176,7 @@ def require_google(llm: LLM, request: LLMRequest) -> None:
 def require_ollama(llm: LLM, request: LLMRequest) -> None:
     assert isinstance(llm, OllamaLLM)
     waiting: list[str] = []
-    for message in llm.messages(request, native=request.native and bool(request.tools)):
+    for message in llm.messages(request):
         if message["role"] == "tool":
             assert message["tool_name"] == waiting.pop(0)
         else:

@@ -245,6 +245,25 @@ async def test_parallel_calls_can_be_allowed_or_not(value: bool, server: WireSer
     assert anthropic["tool_choice"]["disable_parallel_tool_use"] is not value
 
 
+async def test_earlier_calls_stay_calls_where_no_tool_is_offered(
+    dialect: Dialect, server: WireServer, llm: LLM
+) -> None:
+    """Told as text they would teach the model to answer with text that looks like a call."""
+    history = [
+        {"role": "user", "content": "Store milk."},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "call_1", "name": "store", "arguments": {}}]},
+        {"role": "tool", "name": "store", "tool_call_id": "call_1", "content": '{"type":"tool_result"}'},
+    ]
+
+    body = await sent(server, dialect, llm, messages=history, tools=[])
+
+    # One service refuses calls of tools that it is not told of; they cannot be called again all the same.
+    told = (["store"], {"type": "none"}) if dialect.name == "anthropic" else ([], None)
+    assert (dialect.tools_of(body), dialect.choice_of(body)) == told
+    assert "tool_call\\" not in json.dumps(body)
+    assert "store" in json.dumps(body)
+
+
 async def test_nothing_is_stored_at_openai(server: WireServer) -> None:
     """The whole conversation goes with every turn; a copy at the provider is for the user to ask for."""
     llm = Responses().llm(server.url)

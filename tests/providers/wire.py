@@ -27,9 +27,6 @@ class Answer:
     ending: Literal["whole", "dropped", "held", "silent"] = "whole"
     """`dropped` resets the connection behind the last chunk, `held` keeps it open, `silent` sends not even a head."""
 
-    sent: threading.Event = field(default_factory=threading.Event)
-    """Set once everything was sent."""
-
     left: threading.Event = field(default_factory=threading.Event)
     """Set once the client of a held answer has closed the connection."""
 
@@ -119,19 +116,22 @@ class WireServer:
 
     async def _send(self, answer: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Whether the connection goes on."""
-        if answer.ending != "silent":
-            writer.write(_head(answer))
-            for chunk in answer.chunks:
-                writer.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+        try:
+            if answer.ending != "silent":
+                writer.write(_head(answer))
+                for chunk in answer.chunks:
+                    writer.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+                    await writer.drain()
+            if answer.ending == "whole":
+                writer.write(b"0\r\n\r\n")
                 await writer.drain()
-        answer.sent.set()
-        if answer.ending == "whole":
-            writer.write(b"0\r\n\r\n")
-            await writer.drain()
-            return True
-        if answer.ending in ("held", "silent"):
-            with suppress(ConnectionError):
+                return True
+            if answer.ending in ("held", "silent"):
                 await reader.read()
+        except ConnectionError:  # the client did not wait for all of it
+            answer.left.set()
+            return False
+        if answer.ending in ("held", "silent"):
             answer.left.set()
         return False
 

@@ -11,7 +11,9 @@ from typing import Any, cast
 import pytest
 
 from protolink import Agent, ModelFailedError, RunBudget, Task, TaskExecutionError, ToolCorrectionLimitError
+from protolink.errors import ConfigurationError
 from protolink.llms import LLM, LLMReply, LLMRequest, MockLLM, MockTurn, ModelUsage, ToolCall, create_llm
+from protolink.llms.port import InThread
 from protolink.testing import call, calls
 from tests.support import (
     PATIENCE_SECONDS,
@@ -435,7 +437,7 @@ async def test_an_agent_without_a_model_says_so() -> None:
         await Agent(name="a").invoke("go")
 
 
-@pytest.mark.parametrize("specification", ["unknown", "closedai:gpt", "", "Mock", " mock"])
+@pytest.mark.parametrize("specification", ["unknown", "openia:gpt", "", "Mock", " mock"])
 def test_an_unknown_provider_lists_the_known_ones(specification: str) -> None:
     """The message helps."""
     with pytest.raises(ValueError, match="mock"):
@@ -457,3 +459,70 @@ async def test_several_calls_of_a_reply_can_be_malformed_together() -> None:
 
     assert len(of_type(events, "action.started")) == 1
     assert of_type(events, "llm.stream")[1].payload["llm_event_type"] == "llm_parse_error"
+
+
+class Stateful(LLM):
+    """Wants its own words back, in a form that JSON alone cannot carry."""
+
+    provider = "stateful"
+    model = "one"
+    native_tools = True
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.prepared = 0
+
+    async def prepare(self, in_thread: InThread) -> None:
+        """Count."""
+        self.prepared += await in_thread(int, "1")
+
+    async def respond(self, request: LLMRequest) -> LLMReply:
+        """Call a tool, then answer."""
+        self.asked.append(list(request.messages))
+        if len(self.asked) == 1:
+            return LLMReply(calls=(ToolCall(name="look", arguments={}, id="a"),), provider_state={"signed": b"\x00"})
+        return LLMReply(text="There.")
+
+
+async def test_what_a_provider_wants_back_returns_with_its_reply() -> None:
+    """Signed reasoning belongs in front of its calls, and to nobody but the provider."""
+
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    llm = Stateful()
+    handle = Agent(name="a", llm=llm, tools=[look], verbosity=0).start_run("Where?")
+    result = await handle.result()
+
+    assert result.output == "There."
+    assert llm.asked[1][1]["provider_state"] == {"signed": "AA=="}
+    assert "AA==" not in str(result.report.to_dict())
+    assert "AA==" not in str(result.task.to_dict())
+
+
+async def test_a_model_is_prepared_once_for_a_run() -> None:
+    """What it can do has to be known before its first turn, and does not change within a run."""
+    llm = Stateful()
+
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    await Agent(name="a", llm=llm, tools=[look], verbosity=0).invoke("Where?")
+
+    assert (len(llm.asked), llm.prepared) == (2, 1)
+
+
+async def test_a_model_that_cannot_be_prepared_fails_its_run() -> None:
+    """A missing SDK, for one, is known before anything was asked."""
+
+    class Broken(Stateful):
+        async def prepare(self, in_thread: InThread) -> None:
+            raise ConfigurationError("install it")
+
+        async def respond(self, request: LLMRequest) -> LLMReply:
+            raise AssertionError("it must not be asked")
+
+    with pytest.raises(ModelFailedError, match="cannot be used: ConfigurationError: install it"):
+        await Agent(name="a", llm=Broken(), verbosity=0).invoke("Where?")

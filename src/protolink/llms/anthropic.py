@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from protolink._json import is_mapping, thaw
 from protolink.llms.draft import Draft, count
 from protolink.llms.port import LLMRequest
-from protolink.llms.remote import RemoteLLM, fits_strictly
+from protolink.llms.remote import RemoteLLM, fits_strictly, tls
 from protolink.llms.turns import AssistantTurn, UserTurn, conversation
 
 __all__ = ["AnthropicLLM"]
@@ -48,7 +48,7 @@ class AnthropicLLM(RemoteLLM):
             max_retries=0,
             timeout=timeout,
             # A redirect would take the key, in its own header, to another host.
-            http_client=sdk.DefaultAsyncHttpxClient(follow_redirects=False, timeout=timeout),
+            http_client=sdk.DefaultAsyncHttpxClient(follow_redirects=False, timeout=timeout, verify=tls("httpx2")),
         )
         return client, client.close
 
@@ -80,6 +80,10 @@ class AnthropicLLM(RemoteLLM):
                 for tool in request.tools
             ]
             payload["tool_choice"] = self._choice(request.tool_choice)
+        elif named := _named(payload["messages"]):
+            # Calls of earlier turns are refused unless their tools are declared; nothing can be called all the same.
+            payload["tools"] = [{"name": name, "input_schema": {"type": "object"}} for name in named]
+            payload["tool_choice"] = {"type": "none"}
         schema = self.schema_for(request, beside_tools=True)
         if schema is not None and fits_strictly(schema):
             payload["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
@@ -91,7 +95,7 @@ class AnthropicLLM(RemoteLLM):
 
     def messages(self, request: LLMRequest) -> list[dict[str, Any]]:
         """The conversation as messages of content blocks."""
-        turns = conversation(request.messages, native=request.native and bool(request.tools))
+        turns = conversation(request.messages, native=request.native)
         return [_user(turn) if isinstance(turn, UserTurn) else _assistant(turn) for turn in turns]
 
     def _choice(self, choice: str) -> dict[str, Any]:
@@ -99,6 +103,12 @@ class AnthropicLLM(RemoteLLM):
         if self.parallel_tool_calls is not None and choice != "none":
             said["disable_parallel_tool_use"] = not self.parallel_tool_calls
         return said
+
+
+def _named(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The tools that the model has called, in their order."""
+    blocks = (block for message in messages for block in message["content"])
+    return list(dict.fromkeys(block["name"] for block in blocks if block["type"] == "tool_use"))
 
 
 def _user(turn: UserTurn) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from protolink._json import JSONError, is_list, is_mapping, parse, thaw
 from protolink.llms.draft import Draft
 from protolink.llms.port import LLMRequest
-from protolink.llms.remote import RemoteLLM
+from protolink.llms.remote import RemoteLLM, tls
 from protolink.llms.turns import AssistantTurn, Result, UserTurn, conversation
 
 __all__ = ["GoogleLLM"]
@@ -93,8 +93,8 @@ class GoogleLLM(RemoteLLM):
 
         # A redirect would take the key, in its own header, to another host.
         hooks = {"request": [bound], "response": [keep]}
-        asynchronous = http.AsyncClient(follow_redirects=False, event_hooks=hooks)
-        blocking = http.Client(follow_redirects=False)
+        asynchronous = http.AsyncClient(follow_redirects=False, event_hooks=hooks, verify=tls("httpx2"))
+        blocking = http.Client(follow_redirects=False, verify=tls("httpx2"))
         client = sdk.Client(
             api_key=key,
             vertexai=False,
@@ -102,6 +102,7 @@ class GoogleLLM(RemoteLLM):
                 "base_url": self.address,
                 "httpx_async_client": asynchronous,
                 "httpx_client": blocking,
+                "async_client_args": {"ssl": tls("httpx2")},
             },
         )
 
@@ -164,7 +165,7 @@ class GoogleLLM(RemoteLLM):
     def contents(self, request: LLMRequest) -> list[dict[str, Any]]:
         """The conversation as contents of parts."""
         signed = _SIGNS.match(self.model) is not None
-        turns = conversation(request.messages, native=request.native and bool(request.tools))
+        turns = conversation(request.messages, native=request.native)
         return [_user(turn) if isinstance(turn, UserTurn) else _model(turn, signed=signed) for turn in turns]
 
     def retry_after(self, headers: Mapping[str, str], details: object = None) -> float | None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from protolink._json import dumps, is_list, is_mapping, thaw
 from protolink.llms.draft import Draft
 from protolink.llms.port import InThread, LLMRequest, ModelCallError, ToolDeclaration
-from protolink.llms.remote import RemoteLLM, is_transient
+from protolink.llms.remote import RemoteLLM, is_transient, tls
 from protolink.llms.turns import AssistantTurn, UserTurn, conversation
 
 __all__ = ["OllamaLLM"]
@@ -64,6 +64,7 @@ class OllamaLLM(RemoteLLM):
             follow_redirects=False,
             timeout=http.Timeout(self.read_timeout, connect=self.connect_timeout),
             event_hooks={"response": [self._refuse]},
+            verify=tls("httpx"),
         )
         return client, client.close
 
@@ -77,13 +78,12 @@ class OllamaLLM(RemoteLLM):
 
     def payload(self, request: LLMRequest) -> dict[str, Any]:
         """The call as the SDK takes it."""
-        native = request.native and bool(request.tools)
         payload: dict[str, Any] = {
             "model": self.model,
-            "messages": self.messages(request, native=native),
+            "messages": self.messages(request),
             "stream": True,
         }
-        if native and request.tool_choice != "none":
+        if request.native and request.tools and request.tool_choice != "none":
             named = [tool for tool in request.tools if tool.name == request.tool_choice]
             payload["tools"] = [_tool(tool) for tool in named or request.tools]
         schema = self.schema_for(request, beside_tools=False)
@@ -99,12 +99,12 @@ class OllamaLLM(RemoteLLM):
             payload["options"] = options
         return payload | {name: value for name, value in self.parameters.items() if name in _TOP_LEVEL}
 
-    def messages(self, request: LLMRequest, *, native: bool) -> list[dict[str, Any]]:
+    def messages(self, request: LLMRequest) -> list[dict[str, Any]]:
         """The system prompt and the conversation."""
         messages: list[dict[str, Any]] = []
         if request.system_prompt:
             messages.append({"role": "system", "content": request.system_prompt})
-        for turn in conversation(request.messages, native=native):
+        for turn in conversation(request.messages, native=request.native):
             messages += _user(turn) if isinstance(turn, UserTurn) else [_assistant(turn)]
         return messages
 

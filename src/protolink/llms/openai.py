@@ -80,7 +80,7 @@ class OpenAILLM(RemoteLLM):
     def input(self, request: LLMRequest) -> list[dict[str, Any]]:
         """The conversation as input items."""
         items: list[dict[str, Any]] = []
-        for turn in conversation(request.messages, native=request.native and bool(request.tools)):
+        for turn in conversation(request.messages, native=request.native):
             items += _user(turn) if isinstance(turn, UserTurn) else _assistant(turn)
         return items
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 from protolink._json import dumps, is_list, is_mapping, thaw
 from protolink.llms.draft import Draft
 from protolink.llms.port import LLMRequest
-from protolink.llms.remote import RemoteLLM, fits_strictly
+from protolink.llms.remote import RemoteLLM, fits_strictly, tls
 from protolink.llms.turns import AssistantTurn, UserTurn, conversation, is_plain_id
 
 __all__ = [
@@ -92,8 +92,8 @@ class OpenAIChatLLM(RemoteLLM):
         messages: list[dict[str, Any]] = []
         if request.system_prompt:
             messages.append({"role": "system", "content": request.system_prompt})
-        native = request.native and bool(request.tools)
-        for turn in conversation(request.messages, native=native, is_id=self.is_id, id_length=self.id_length):
+        turns = conversation(request.messages, native=request.native, is_id=self.is_id, id_length=self.id_length)
+        for turn in turns:
             messages += _user(turn) if isinstance(turn, UserTurn) else [_assistant(turn)]
         return messages
 
@@ -223,7 +223,7 @@ def open_client(llm: RemoteLLM, sdk: Any, key: str | None, *, foreign: bool) -> 
         timeout=timeout,
         default_headers=omit,
         # A redirect would take the conversation, and some headers, to another host.
-        http_client=sdk.DefaultAsyncHttpxClient(follow_redirects=False, timeout=timeout),
+        http_client=sdk.DefaultAsyncHttpxClient(follow_redirects=False, timeout=timeout, verify=tls("httpx2")),
     )
 
 

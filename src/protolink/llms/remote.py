@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
+from functools import cache
 from typing import Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
@@ -22,7 +23,7 @@ from protolink.errors import ConfigurationError, ProtolinkError
 from protolink.llms.draft import Draft
 from protolink.llms.port import LLM, InThread, LLMReply, LLMRequest, ModelCallError, Pricing
 
-__all__ = ["RemoteLLM", "fits_strictly", "is_transient"]
+__all__ = ["RemoteLLM", "fits_strictly", "is_transient", "tls"]
 
 _TRANSIENT_STATUS: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
 _PERMANENT_WORDS: Final = frozenset(
@@ -336,6 +337,12 @@ class RemoteLLM(LLM):
             request_id=request_id,
             usage=draft.usage,
         )
+
+
+@cache
+def tls(library: str) -> Any:
+    """What one of the HTTP libraries trusts. Reading the certificates takes longer than all the rest of a client."""
+    return importlib.import_module(library).create_ssl_context()
 
 
 def is_transient(status: int) -> bool:

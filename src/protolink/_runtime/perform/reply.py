@@ -89,7 +89,7 @@ async def record_reply(driver: Driver, llm: LLM, asked: ModelAsked, reply: LLMRe
         finish_reason=reply.finish_reason,
         request_id=reply.request_id,
         reasoning=reply.reasoning,
-        provider_state=render(reply.provider_state)[0],
+        provider_state=None if reply.provider_state is None else render(reply.provider_state)[0],
     )
     if problem is None:
         await driver.append(replied)
