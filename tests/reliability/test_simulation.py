@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from protolink import Task, TaskState
+from protolink import TaskState
 from protolink.durable.memory import MemoryRecordLog
 from tests.reliability.host import ROOT as REPOSITORY
 from tests.reliability.scale import TIMES
@@ -52,7 +52,7 @@ def _check(simulation: Simulation) -> None:
     """Where nobody has canceled the run, it has come to the end that it comes to in peace."""
     answer, effects = undisturbed(simulation.kind)
     for outcome in simulation.outcomes:
-        if simulation.reached["cancel"] and _was_canceled(outcome.task):
+        if simulation.reached["cancel"] and outcome.task.state is TaskState.CANCELED:
             continue
         if simulation.kind == "explicit tool task" and not simulation.effects:
             assert outcome.task.metadata["error"]["code"] == "not_executed"
@@ -60,12 +60,6 @@ def _check(simulation: Simulation) -> None:
         assert outcome.task.state is TaskState.COMPLETED
         assert outcome.answer == answer
         assert len(set(simulation.effects)) == effects
-
-
-def _was_canceled(task: Task) -> bool:
-    """Whether somebody's cancellation has ended a run, or one of its workers just before the process died."""
-    error = task.metadata.get("error") or {}
-    return task.state is TaskState.CANCELED or error.get("code") == "worker_canceled"
 
 
 def chosen(group: int) -> list[int]:

@@ -310,6 +310,10 @@ class Driver:
         """Break off whatever the run waits for. The first reason counts; a run that has ended ignores it."""
         if self._stop_record is None and not self.run.at_rest:
             self._stop_record = record
+            # Before the children record theirs: a process that dies in between must not leave a run whose
+            # children were canceled for no reason.
+            with suppress(RecordRefused):
+                self.journal.note(self.run_id, record)
             self.scope.interrupt()
             self.stop_children(self.reason or "the parent run reached its deadline")
 
