@@ -147,6 +147,17 @@ async def test_a_schema_that_a_provider_would_refuse_is_not_sent(
     assert not {"response_format", "text", "output_config"} & body.keys()
 
 
+async def test_what_llama_cpp_has_no_grammar_for_is_left_out(server: WireServer) -> None:
+    """It refuses the whole schema otherwise; what is left out is validated when the reply has come."""
+    llm = Ollama().llm(server.url, constrained=True)
+    schema = {"type": "object", "properties": {"n": {"type": "string", "pattern": "^(a|b)$", "maxLength": 5000}}}
+
+    body = await sent(server, Ollama(), llm, output_schema=schema, tools=[])
+    await llm.aclose()
+
+    assert body["format"] == {"type": "object", "properties": {"n": {"type": "string"}}}
+
+
 @pytest.mark.parametrize("properties", [{}, {"n": {"type": "array", "items": {"enum": ["a", 1]}}}])
 async def test_gemini_is_told_a_schema_in_its_own_keywords(properties: Any, server: WireServer) -> None:
     """It refuses or ignores the others; `const` it knows as an enumeration of one."""

@@ -35,6 +35,7 @@ class OllamaLLM(RemoteLLM):
     key_variables = ("OLLAMA_API_KEY",)
     needs_key = False
     default_constrained = True
+    makes_grammars = True
     default_read_timeout = 300.0
     """A model may have to be loaded first."""
 

@@ -159,6 +159,7 @@ class LMStudioLLM(OpenAICompatibleLLM):
     provider = "lmstudio"
     key_variables = ("LMSTUDIO_API_KEY",)
     default_base_url = "http://localhost:1234/v1"
+    makes_grammars = True
 
 
 class LlamaCppLLM(OpenAICompatibleLLM):
@@ -167,6 +168,7 @@ class LlamaCppLLM(OpenAICompatibleLLM):
     provider = "llamacpp"
     key_variables = ("LLAMA_API_KEY",)
     default_base_url = "http://localhost:8080/v1"
+    makes_grammars = True
 
 
 class XAILLM(OpenAICompatibleLLM):

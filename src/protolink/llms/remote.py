@@ -21,6 +21,7 @@ from protolink._environment import current_environment
 from protolink._json import is_mapping, thaw
 from protolink.errors import ConfigurationError, ProtolinkError
 from protolink.llms.draft import Draft
+from protolink.llms.grammar import grammar_schema
 from protolink.llms.port import LLM, InThread, LLMReply, LLMRequest, ModelCallError, Pricing
 
 __all__ = ["RemoteLLM", "fits_strictly", "is_transient", "tls"]
@@ -126,6 +127,9 @@ class RemoteLLM(LLM):
     default_tool_calling: ClassVar[Literal["native", "json"]] = "native"
     default_constrained: ClassVar[bool] = False
     """Whether actions are constrained unless the application says otherwise."""
+
+    makes_grammars: ClassVar[bool] = False
+    """Whether the server is built on llama.cpp, which makes a grammar of a schema and refuses what it has none for."""
 
     default_constrained_answers: ClassVar[bool] = True
     default_read_timeout: ClassVar[float] = 120.0
@@ -241,10 +245,14 @@ class RemoteLLM(LLM):
         provider keeps native calls apart from text (`beside_tools`), or where there are no tools.
         """
         if request.action_schema is not None and not request.native:
-            return _plain(request.action_schema) if self.constrained else None
+            return self._enforceable(request.action_schema) if self.constrained else None
         if request.output_schema is None or (request.tools and not (request.native and beside_tools)):
             return None
-        return _plain(request.output_schema) if self.constrained_answers else None
+        return self._enforceable(request.output_schema) if self.constrained_answers else None
+
+    def _enforceable(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        plain = _plain(schema)
+        return grammar_schema(plain) if self.makes_grammars else plain
 
     def retry_after(self, headers: Mapping[str, str], details: object = None) -> float | None:
         """The provider's own wish, in seconds; `details` is what an error says besides."""
