@@ -602,8 +602,11 @@ async def test_a_model_that_asked_a_peer_that_is_killed_has_an_uncertain_action(
     assert await peer.stdout.readline() == b"ready\n"
     handle = Agent(name="caller", llm=model(delegate("peer", "go")), registry=known).start_run("go")
     assert await peer.stdout.readline() == b"entered\n"
-    peer.kill()
-    events = [event async for event in handle.events()]
+    events: list[RunEvent] = []
+    async for event in handle.events():
+        events.append(event)
+        if (event.agent_name, event.type) == ("peer", "action.started"):
+            peer.kill()
     result = await handle.result()
     await peer.wait()
     await known.stop()

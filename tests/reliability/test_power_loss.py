@@ -141,7 +141,7 @@ async def check_after_power_loss(run: Traced, length: int, folder: Path, chance:
 
 async def cut(kind: str, folder: Path, host: Host, chance: random.Random, **faults: int) -> int:
     """Cut the power of one run again and again. Gives how many cuts found something that was not synced."""
-    run = await traced(kind, folder / "run", host, dies_at=chance.randint(3, 9), **faults)
+    run = await traced(kind, folder / "run", host, dies_at=chance.randint(4, 7), **faults)
     entered, was_torn = run.entered(), 0
     assert entered
     assert sum(step.change is Change.SYNC for step in run.steps) > 10
