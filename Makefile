@@ -12,7 +12,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 STEPS := format-check lint mypy pyright imports static docs
 
-.PHONY: help setup locked demo test check torture bench pending format clean $(STEPS)
+.PHONY: help setup locked demo test check torture bench format clean $(STEPS)
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -80,9 +80,6 @@ torture: $(READY) ## the reliability tests in the numbers of a release: some thr
 
 bench: $(READY) ## measure
 	$(BIN)/python -m benchmarks
-
-pending: $(READY) ## which pending tests of the shared suites pass by now?
-	$(BIN)/python scripts/shared_suites.py pending
 
 format: $(READY) ## format everything and apply the safe fixes
 	$(BIN)/ruff check --fix .
