@@ -488,7 +488,7 @@ def test_c21_the_environment_weakens_nothing() -> None:
 
 
 def test_c21_no_variable_is_read_by_the_package() -> None:
-    """What decides is written in the program. Keys of providers are read where those are called, and nothing else is."""
+    """What decides is written in the program. Keys of providers are read where those are called."""
     reading = re.compile(r"os\.environ|getenv|load_dotenv")
     found = [path.name for path in (ROOT / "src").rglob("*.py") if reading.search(path.read_text())]
 
