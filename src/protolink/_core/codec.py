@@ -176,12 +176,20 @@ def decode(kind: str, version: int, plain: object, bodies: Mapping[str, Any]) ->
         raise CodecError(f"{kind} of version {version} was written by a newer release; this one knows {VERSION}")
     if not is_mapping(plain):
         raise CodecError(f"{kind} is stored as {type(plain).__name__}, not as an object")
+    return _build(cls, _whole(cls, kind, plain, bodies) if kind in _PARTED else plain, kind)  # type: ignore[no-any-return]
+
+
+_PARTED: Final = frozenset({*_BODY_FIELDS, "ActionPrepared"})
+"""The kinds of which something may be stored apart, or left out."""
+
+
+def _whole(cls: type[Any], kind: str, plain: Mapping[str, Any], bodies: Mapping[str, Any]) -> dict[str, Any]:
     data: dict[str, Any] = {**plain, **bodies}
     _put_back(kind, data)
     for name in _BODY_FIELDS.get(kind, ()):
         if name not in data and name in _required(cls):
             data[name] = _UNAVAILABLE
-    return _build(cls, data, kind)  # type: ignore[no-any-return]
+    return data
 
 
 @_remembered

@@ -15,6 +15,7 @@ from protolink._json import is_list, is_mapping
 __all__ = ["complete", "shorten", "shorten_all"]
 
 _IDS: Final = "completed_action_ids"
+_WITH_HANDOFFS: Final = frozenset({"Yielded", "RunPaused"})
 _Change: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -28,7 +29,7 @@ def complete(kind: str, plain: Any, tree: TreeState) -> Any:
 
     Raises `CodecError` where the list has fewer completed actions than the handoff.
     """
-    if not is_mapping(plain):
+    if kind not in _WITH_HANDOFFS or not is_mapping(plain):
         return plain
 
     def with_ids(handoff: dict[str, Any]) -> dict[str, Any]:

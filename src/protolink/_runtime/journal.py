@@ -276,7 +276,7 @@ class Journal:
             if self._waiters or self._last_waiters:
                 self.wake()
 
-    def _entry(self, run_id: str, record: Record) -> Entry:
+    def _entry(self, run_id: str, record: Record, at: float | None = None) -> Entry:
         tree = self.tree
         run = tree.runs.get(run_id)
         action = _action_of(run, record)
@@ -292,7 +292,7 @@ class Journal:
             self._sequence += 1
             run.seen += 1
         self._number += 1
-        now = self._environment.now()
+        now = self._environment.now() if at is None else at
         entry = Entry(self._number, run_id, now, record, self._sequence, run.seen, public, run.steps, action)
         if type(record) is ActionPrepared and action is not None:
             action.prepared_at = now
@@ -424,10 +424,8 @@ class Journal:
     def _restored(self, row: Row) -> Entry:
         plain = reread(row.body, max_depth=MAX_STORED_DEPTH)
         bodies = {name: reread(text, max_depth=MAX_STORED_DEPTH) for name, text in row.bodies.items()}
-        entry = self._entry(row.run_id, decode(row.kind, row.version, complete(row.kind, plain, self.tree), bodies))
-        entry.at = row.at
-        if isinstance(entry.record, ActionPrepared) and entry.action is not None:
-            entry.action.prepared_at = row.at
+        record = decode(row.kind, row.version, complete(row.kind, plain, self.tree), bodies)
+        entry = self._entry(row.run_id, record, row.at)
         entry.sequence = self._sequence = row.sequence  # fragments took places of their own and were not stored
         return entry
 
