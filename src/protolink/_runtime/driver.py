@@ -1,8 +1,8 @@
 """The loop that drives one run: decide, perform, append, until nothing is left to do.
 
 Only the driver appends records of its run. A request to stop from elsewhere, be it a cancellation or a
-deadline, is left with `stop`, which breaks off whatever the driver waits for; the driver then records the
-reason before anything else, so that the order in the list says what came first.
+deadline, is made of `stop`, which puts the reason into the list and breaks off whatever the driver waits for,
+so that the order in the list says what came first.
 """
 
 from __future__ import annotations
@@ -317,16 +317,8 @@ class Driver:
             self.scope.interrupt()
             self.stop_children(self.reason or "the parent run reached its deadline")
 
-    async def record_stop(self) -> None:
-        """Put the reason of an interruption into the list, once."""
-        record, stop = self._stop_record, self.run.stop
-        if record is not None and not self.run.at_rest and not (stop is not None and stop.interrupts):
-            await self.append(record)
-
     async def record_ending(self, action_id: str, ending: Record) -> None:
         """Append an action's outcome. One that comes too late is refused, and the action counts as canceled."""
-        if self.scope.stopped:
-            await self.record_stop()
         try:
             await self.append(ending)
         except RecordRefused:
@@ -462,15 +454,13 @@ class Driver:
         if self.keeper is not None:
             await self.keeper.prepare(self)
         while True:
-            if self.scope.stopped:
-                await self.record_stop()
             command = decide(tree, run)
             if command is None:
                 return
             try:
                 await perform(self, command)
             except Interrupted:
-                continue  # the loop records the reason before it decides again
+                continue  # the reason is in the list
             except RecordRefused:
                 # Something else took what this command was decided on; the next decision sees that.
                 refused += 1
