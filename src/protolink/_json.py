@@ -153,18 +153,22 @@ def parse(text: str, *, max_bytes: int = MAX_TEXT_BYTES, max_depth: int = MAX_DE
     decoder = _DECODER if size <= MAX_INT_DIGITS else _COUNTING_DECODER
     try:
         value: JSON = decoder.decode(text)
-    except JSONError:
-        raise
-    except json.JSONDecodeError as error:
-        # Without the cause, which holds the whole text; some reasons quote a character after the colon.
-        raise JSONError(error.msg.partition(":")[0].removesuffix(" at"), error.pos) from None
-    except RecursionError:
-        raise JSONError("nested too deeply for the stack that is left") from None
-    except ValueError:  # int() has a limit of its own, which an application may have lowered
-        raise JSONError("an integer with too many digits") from None
+    except (ValueError, RecursionError) as error:
+        raise _explained(error) from None
     if "\\u" in text and not _encodes(_compact(value)):
         raise JSONError("an escape that is half of a character (a lone surrogate)")
     return value
+
+
+def _explained(error: ValueError | RecursionError) -> JSONError:
+    """Why a text could not be decoded; without the cause, which holds the whole text."""
+    if isinstance(error, JSONError):
+        return error
+    if isinstance(error, json.JSONDecodeError):  # some reasons quote a character after the colon
+        return JSONError(error.msg.partition(":")[0].removesuffix(" at"), error.pos)
+    if isinstance(error, RecursionError):
+        return JSONError("nested too deeply for the stack that is left")
+    return JSONError("an integer with too many digits")  # int() has a limit of its own, which may have been lowered
 
 
 def reread(text: str, *, max_depth: int = MAX_DEPTH) -> JSON:
@@ -176,14 +180,8 @@ def reread(text: str, *, max_depth: int = MAX_DEPTH) -> JSON:
         _refuse_depth(text, max_depth)
     try:
         value, end = _OWN_DECODER.raw_decode(text)
-    except JSONError:
-        raise
-    except json.JSONDecodeError as error:
-        raise JSONError(error.msg.partition(":")[0].removesuffix(" at"), error.pos) from None
-    except RecursionError:
-        raise JSONError("nested too deeply for the stack that is left") from None
-    except ValueError:
-        raise JSONError("an integer with too many digits") from None
+    except (ValueError, RecursionError) as error:
+        raise _explained(error) from None
     if end != len(text):
         raise JSONError("Extra data", end)
     return cast("JSON", value)

@@ -29,7 +29,6 @@ class TaskState(Enum):
 
 
 _TERMINAL = frozenset({TaskState.COMPLETED, TaskState.CANCELED, TaskState.FAILED})
-_OUTPUT_PARTS = ("infer_output", "tool_output")
 
 
 @dataclass(slots=True)

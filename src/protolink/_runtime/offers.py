@@ -110,19 +110,14 @@ class Offers:
         if offer is None:
             if len(self._made) >= _KEPT:
                 self._made.clear()
-            make = self._native if llm.native_tools else self._json
-            offer = self._made[key] = make(constrained, compact, choice, tools, answer, workers)
+            if llm.native_tools:
+                offer = self._native(choice, tools, workers)
+            else:
+                offer = self._json(constrained, compact, choice, tools, answer, workers)
+            self._made[key] = offer
         return offer
 
-    def _native(
-        self,
-        constrained: bool,
-        compact: bool,
-        choice: str,
-        tools: Sequence[ToolDeclaration] | None,
-        answer: Mapping[str, Any] | None,
-        workers: Workers,
-    ) -> Offer:
+    def _native(self, choice: str, tools: Sequence[ToolDeclaration] | None, workers: Workers) -> Offer:
         configuration = self._configuration
         offered = self.native_declarations(workers) if tools is None else tuple(tools)
         if choice == NONE:

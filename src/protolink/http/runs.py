@@ -19,7 +19,7 @@ from protolink._runtime.views import Views
 from protolink.agent import Agent
 from protolink.context import RunBudget, RunContext
 from protolink.durable.port import RecordLog, RunInfo
-from protolink.errors import DurableExecutionError, RunBusyError, RunExistsError
+from protolink.errors import DurableExecutionError, RunExistsError
 from protolink.group import AgentGroup
 from protolink.handle import RunHandle
 from protolink.http.idempotency import other_request
@@ -128,7 +128,7 @@ class Runs:
         self._watch(principal, handle)
         try:
             await handle.stored()
-        except (RunBusyError, RunExistsError):
+        except RunExistsError:
             self._forget(principal, handle)
             started = None if context is None else await self._started_elsewhere(context)
             if started is None:

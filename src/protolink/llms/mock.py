@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import inspect
 import itertools
@@ -10,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
-from protolink._environment import current_environment
+from protolink._environment import current_environment, pause
 from protolink._json import dumps, is_mapping, require_json
 from protolink.errors import ConfigurationError
 from protolink.llms.port import LLM, LLMReply, LLMRequest, ModelUsage, ToolCall
@@ -136,7 +135,7 @@ class MockLLM(LLM):
     async def _elaborate(self, response: Any, request: LLMRequest) -> LLMReply:
         if isinstance(response, MockTurn):
             if response.delay_seconds:
-                await _delay(response.delay_seconds)
+                await pause(current_environment(), response.delay_seconds)
             inner = await self._elaborate(response.response, request)
             usage = response.usage or inner.usage
             return LLMReply(
@@ -166,16 +165,6 @@ class MockLLM(LLM):
             if calls is not None:
                 return LLMReply(calls=calls)
         return LLMReply(text=text, actions=data)
-
-
-async def _delay(seconds: float) -> None:
-    """Wait on the environment's timer, so that a test's clock can pass the time."""
-    passed = asyncio.Event()
-    timer = current_environment().call_later(seconds, passed.set)
-    try:
-        await passed.wait()
-    finally:
-        timer.cancel()
 
 
 def _takes_arguments(function: Callable[..., Any]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from protolink._environment import Environment, backoff
 from protolink.errors import ConfigurationError
 
 __all__ = ["RetryPolicy"]
@@ -33,15 +34,11 @@ class RetryPolicy:
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
                 raise ConfigurationError(f"{name} is a number of seconds that is not negative")
 
-    def delay(self, attempt: int, retry_after: float | None, fraction: float) -> float | None:
-        """The pause after the failure of call `attempt` (from 1), or None where it is not made again.
-
-        `fraction` is a random number from 0 to 1.
-        """
+    def delay(self, environment: Environment, attempt: int, retry_after: float | None) -> float | None:
+        """The pause after the failure of call `attempt` (from 1), or None where it is not made again."""
         if attempt >= self.max_attempts:
             return None
         if retry_after is not None and retry_after > self.max_delay_seconds:
             return None
-        # Beyond 2 to the 30th every pause is the longest one anyway.
-        longest = min(self.max_delay_seconds, self.first_delay_seconds * 2.0 ** min(attempt - 1, 30))
-        return max(longest * (0.5 + fraction / 2), retry_after or 0.0)
+        own = backoff(environment, attempt - 1, first=self.first_delay_seconds, most=self.max_delay_seconds)
+        return max(own, retry_after or 0.0)

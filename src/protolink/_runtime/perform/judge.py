@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["judge", "prepared_action"]
 
-_ALLOWED = PolicyDecision(PolicyEffect.ALLOW)
-
 
 def prepared_action(action: ActionState) -> RunAction:
     """The recorded operation as the value that policies, people and executors see."""

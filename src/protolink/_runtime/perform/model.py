@@ -124,7 +124,7 @@ def _next_call(
                 return candidate, 0.0
     if not isinstance(error, ModelCallError) or not error.retryable:
         return None, 0.0
-    delay = driver.configuration.retry_policy.delay(of_model, error.retry_after, driver.environment.jitter())
+    delay = driver.configuration.retry_policy.delay(driver.environment, of_model, error.retry_after)
     return (None, 0.0) if delay is None else (llm, delay)
 
 
