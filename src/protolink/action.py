@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 
 from protolink._json import canonical, digest, freeze, is_mapping, require_json, thaw
+from protolink._record import new_dict
 from protolink._values import Reader, new_id, now_text
 from protolink.message import Artifact
 
@@ -34,7 +35,7 @@ class RunAction:
     """`tool.call`, `agent.call`, or an application's own word."""
 
     name: str
-    payload: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    payload: Mapping[str, Any] = field(default_factory=new_dict)
     """What the executor will read, as JSON. Changing it is refused."""
 
     capabilities: frozenset[str] = frozenset()
@@ -42,7 +43,7 @@ class RunAction:
     """Previews for whoever decides; they are not part of the fingerprint."""
 
     description: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    metadata: Mapping[str, Any] = field(default_factory=new_dict)
     action_id: str = field(default_factory=new_id)
     """Identifies this proposal everywhere; a tool can use it as its idempotency key."""
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from protolink._record import new_dict, new_list
 from protolink._values import Reader
 
 __all__ = ["AgentCard"]
@@ -19,10 +20,10 @@ class AgentCard:
     description: str = ""
     url: str | None = None
     version: str = "1.0.0"
-    skills: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    skills: list[dict[str, Any]] = field(default_factory=new_list)
     """Declared tools: `name`, `description`, `tags` and `examples` of each."""
 
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    metadata: dict[str, Any] = field(default_factory=new_dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from protolink._json import freeze, require_json
+from protolink._record import new_dict, new_list
 from protolink._values import Reader, new_id, now_text
 
 if TYPE_CHECKING:
@@ -57,13 +58,13 @@ class RunBudget:
     max_output_tokens: int | None = None
     """Tokens received from models; estimates count where a provider reports nothing."""
 
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    metadata: dict[str, Any] = field(default_factory=new_dict)
     """The application's own notes, as JSON."""
 
     max_cost: float | None = None
     """Money, in the unit of the models' prices. Needs models whose price is known."""
 
-    max_calls: dict[str, int] = field(default_factory=dict[str, int])
+    max_calls: dict[str, int] = field(default_factory=new_dict)
     """Executions allowed per tool name."""
 
     def __post_init__(self) -> None:
@@ -137,7 +138,7 @@ class BudgetUsage:
     input_tokens: int = 0
     output_tokens: int = 0
     runtime_seconds: float = 0.0
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    metadata: dict[str, Any] = field(default_factory=new_dict)
     """`cost` where every price was known, and `estimated_tokens: True` where a count was estimated."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -191,16 +192,16 @@ class RunContext:
     trace_id: str | None = None
     workspace_uri: str | None = None
     parent_run_id: str | None = None
-    agent_chain: list[str] = field(default_factory=list[str])
+    agent_chain: list[str] = field(default_factory=new_list)
     """Names of the agents above this run, outermost first."""
 
-    permissions: dict[str, Any] = field(default_factory=dict[str, Any])
+    permissions: dict[str, Any] = field(default_factory=new_dict)
     """Effect by capability, as `CapabilityPolicy` understands it; it can only narrow."""
 
     budget: RunBudget = field(default_factory=lambda: NO_LIMITS)
     canceled: bool = False
     cancel_reason: str | None = None
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    metadata: dict[str, Any] = field(default_factory=new_dict)
     created_at: str = field(default_factory=now_text)
 
     def __post_init__(self) -> None:

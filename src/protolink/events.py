@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from protolink._record import new_dict
 from protolink._values import Reader, new_id, now_text
 
 __all__ = ["RunEvent"]
@@ -43,11 +44,11 @@ class RunEvent:
     summary: str = ""
     """One line for people; machines read the payload."""
 
-    payload: dict[str, Any] = field(default_factory=dict[str, Any])
+    payload: dict[str, Any] = field(default_factory=new_dict)
     final: bool = False
     """Whether this ends something of the reader's own run: its attempt (`task.status`) or its answer (`llm_final`)."""
 
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    metadata: dict[str, Any] = field(default_factory=new_dict)
     event_id: str = field(default_factory=new_id)
     """The same for every reader and every replay."""
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from protolink._record import new_dict, new_list
 from protolink._values import Reader, new_id, now_text
 
 __all__ = ["Artifact", "Message", "Part"]
@@ -49,7 +50,7 @@ class Message:
     role: str = "user"
     """`user`, `agent` or `system`."""
 
-    parts: list[Part] = field(default_factory=list[Part])
+    parts: list[Part] = field(default_factory=new_list)
     timestamp: str = field(default_factory=now_text)
 
     @classmethod
@@ -88,8 +89,8 @@ class Artifact:
     """Something a task produced: a result, a file, or the receipt of an action."""
 
     id: str = field(default_factory=new_id)
-    parts: list[Part] = field(default_factory=list[Part])
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    parts: list[Part] = field(default_factory=new_list)
+    metadata: dict[str, Any] = field(default_factory=new_dict)
     timestamp: str = field(default_factory=now_text)
     kind: str = "result"
     """`result`, or `action_result` and `action_rejection` for receipts."""

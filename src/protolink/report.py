@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from protolink._json import is_list, is_mapping
+from protolink._record import new_dict
 from protolink._values import Reader, now_text
 from protolink.context import RunContext
 from protolink.events import RunEvent
@@ -34,9 +35,9 @@ class RunReport:
 
     approvals: tuple[dict[str, Any], ...] = ()
     artifacts: tuple[Artifact, ...] = ()
-    metrics: dict[str, Any] = field(default_factory=dict[str, Any])
+    metrics: dict[str, Any] = field(default_factory=new_dict)
     final_task: Task | None = None
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    metadata: dict[str, Any] = field(default_factory=new_dict)
     created_at: str = field(default_factory=now_text)
     validations: tuple[dict[str, Any], ...] = ()
     """What the agent's completion checks said about the answer: `name`, `passed`, `message`, `checked_at`."""

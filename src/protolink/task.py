@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, Self
 
 from protolink._json import is_mapping, require_json
+from protolink._record import new_dict, new_list
 from protolink._values import Reader, new_id, now_text
 from protolink.context import NO_LIMITS, RunBudget, RunContext
 from protolink.errors import TaskExecutionError
@@ -40,10 +41,10 @@ class Task:
 
     id: str = field(default_factory=new_id)
     state: TaskState = TaskState.SUBMITTED
-    messages: list[Message] = field(default_factory=list[Message])
-    artifacts: list[Artifact] = field(default_factory=list[Artifact])
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-    flow_state: dict[str, Any] = field(default_factory=dict[str, Any])
+    messages: list[Message] = field(default_factory=new_list)
+    artifacts: list[Artifact] = field(default_factory=new_list)
+    metadata: dict[str, Any] = field(default_factory=new_dict)
+    flow_state: dict[str, Any] = field(default_factory=new_dict)
     created_at: str = field(default_factory=now_text)
 
     @classmethod

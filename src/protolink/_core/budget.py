@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import field
 
 from protolink._core.records import BudgetExceeded, BudgetWarned, ModelUsage, Usage
-from protolink._record import state
+from protolink._record import new_dict, state
 from protolink.context import BudgetUsage, RunBudget
 
 __all__ = [
@@ -43,7 +43,7 @@ class Counters:
     reserved_input_tokens: int = 0
     estimated: bool = False
     unpriced: bool = False
-    calls: dict[str, int] = field(default_factory=dict[str, int])
+    calls: dict[str, int] = field(default_factory=new_dict)
     """Executions by tool name."""
 
     def reserve_model_call(self, estimated_input_tokens: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any, Literal
 
-from protolink._record import record
+from protolink._record import new_dict, record
 
 __all__ = [
     "AGENT_CALL",
@@ -189,7 +189,7 @@ class RunStarted:
     slice_steps: int | None = None
     """Model turns after which an attempt returns control."""
 
-    fingerprint: dict[str, str] = field(default_factory=dict[str, str])
+    fingerprint: dict[str, str] = field(default_factory=new_dict)
     """Digests of the configuration by component; a root's covers its children."""
 
     tool_choice: str | None = None
@@ -328,7 +328,7 @@ class ActionPrepared:
     capabilities: tuple[str, ...]
     fingerprint: str
     description: str = ""
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    metadata: dict[str, Any] = field(default_factory=new_dict)
     artifacts: tuple[dict[str, Any], ...] = ()
     read_only: bool = False
     idempotent: bool = False

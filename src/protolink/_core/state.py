@@ -60,7 +60,7 @@ from protolink._core.records import (
     Yielded,
 )
 from protolink._json import canonical
-from protolink._record import state
+from protolink._record import new_dict, new_list, new_set, state
 from protolink.context import RunBudget, budget_from
 
 __all__ = [
@@ -183,13 +183,13 @@ class RunState:
     retries: int = 0
     """Calls of that turn that failed and were charged for themselves."""
 
-    called: set[str] = field(default_factory=set[str])
+    called: set[str] = field(default_factory=new_set)
     """What was called in the current piece of work, by the names that the model used; rejected calls are none."""
 
-    actions: dict[str, ActionState] = field(default_factory=dict[str, ActionState])
+    actions: dict[str, ActionState] = field(default_factory=new_dict)
     """The actions of the current turn, in the order of their proposal."""
 
-    background: dict[str, ActionState] = field(default_factory=dict[str, ActionState])
+    background: dict[str, ActionState] = field(default_factory=new_dict)
     """Delegations beside the turns; they belong to no conversation."""
 
     delegations: int = 0
@@ -203,14 +203,14 @@ class RunState:
     checked: CompletionChecked | None = None
     """What the application's checks said about the latest final reply."""
 
-    history: list[Message] = field(default_factory=list[Message])
+    history: list[Message] = field(default_factory=new_list)
     history_characters: int = 0
     """The length of what of it is sent."""
 
     question_at: int = 0
     """The place of the question that is being answered."""
 
-    call_forms: set[bool] = field(default_factory=set[bool])
+    call_forms: set[bool] = field(default_factory=new_set)
     """The forms in which calls of this run were said: True is a provider's own, False is JSON actions."""
 
     compacted: HistoryCompacted | None = None
@@ -219,14 +219,14 @@ class RunState:
     earlier: int | None = None
     """How many messages of the history are the session's from before this run; None until they were read."""
 
-    succeeded: dict[str, tuple[str, Any]] = field(default_factory=dict[str, tuple[str, Any]])
+    succeeded: dict[str, tuple[str, Any]] = field(default_factory=new_dict)
     """Observations of completed calls that must not happen twice, by tool and arguments."""
 
-    denied: set[str] = field(default_factory=set[str])
+    denied: set[str] = field(default_factory=new_set)
     """Fingerprints that were denied in this run."""
 
-    completed_ids: list[str] = field(default_factory=list[str])
-    outputs: list[Any] = field(default_factory=list[Any])
+    completed_ids: list[str] = field(default_factory=new_list)
+    outputs: list[Any] = field(default_factory=new_list)
     stop: Stop | None = None
     rest: RunPaused | AttemptEnded | None = None
     """Why no attempt is at work, although the run has not ended."""
@@ -239,16 +239,16 @@ class RunState:
     slice_used: int = 0
     """Model turns of this attempt."""
 
-    uncertain: dict[str, ActionState] = field(default_factory=dict[str, ActionState])
+    uncertain: dict[str, ActionState] = field(default_factory=new_dict)
     """Actions whose effect is unknown until somebody says what became of it."""
 
-    answers: dict[str, ApprovalAnswered] = field(default_factory=dict[str, ApprovalAnswered])
+    answers: dict[str, ApprovalAnswered] = field(default_factory=new_dict)
     """Every approval that was answered, by its request."""
 
-    replies: dict[str, QuestionAnswered] = field(default_factory=dict[str, QuestionAnswered])
+    replies: dict[str, QuestionAnswered] = field(default_factory=new_dict)
     """Every question that was answered, by its request."""
 
-    child_runs: dict[str, str] = field(default_factory=dict[str, str])
+    child_runs: dict[str, str] = field(default_factory=new_dict)
     """The child run of each delegation, by action."""
 
     @property
@@ -304,8 +304,8 @@ class TreeState:
     seconds: float = 0.0
     """How long the root's ended attempts took together."""
 
-    runs: dict[str, RunState] = field(default_factory=dict[str, RunState])
-    warned: set[str] = field(default_factory=set[str])
+    runs: dict[str, RunState] = field(default_factory=new_dict)
+    warned: set[str] = field(default_factory=new_set)
     """Limits that are known to be nearly used up."""
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from protolink._environment import current_environment, iso
 from protolink._json import parse
+from protolink._record import new_list
 from protolink.durable.port import Lease, Row, RunInfo, RunStatus
 from protolink.durable.rows import (
     check_info,
@@ -29,7 +30,7 @@ __all__ = ["MemoryRecordLog"]
 class _Root:
     info: RunInfo
     summary: str
-    rows: list[Row] = field(default_factory=list[Row])
+    rows: list[Row] = field(default_factory=new_list)
     fence: int = 1
     holder: object = None
     owner_since: float = 0.0

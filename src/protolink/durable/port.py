@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
-from protolink._record import record
+from protolink._record import new_dict, record
 
 __all__ = ["Lease", "RecordLog", "Row", "RunInfo", "RunStatus"]
 
@@ -39,7 +39,7 @@ class Row:
     body: str
     """The record's fields as one JSON object."""
 
-    bodies: Mapping[str, str] = field(default_factory=dict[str, str])
+    bodies: Mapping[str, str] = field(default_factory=new_dict)
     """Large fields, as JSON text by field name; a store keeps each text once, by its digest."""
 
 
@@ -61,7 +61,7 @@ class RunInfo:
     """Who drives it now, for people: host, process and since when; None where nobody does."""
 
     session_id: str | None = None
-    summary: Mapping[str, object] = field(default_factory=dict[str, object])
+    summary: Mapping[str, object] = field(default_factory=new_dict)
     """What the run waits for: the interruptions or uncertain actions, as JSON."""
 
 

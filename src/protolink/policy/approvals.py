@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from protolink._json import is_list, is_mapping
+from protolink._record import new_dict
 from protolink._text import visible
 from protolink._values import Reader, new_id, now_text
 from protolink.action import RunAction
@@ -28,7 +29,7 @@ class ApprovalRequest:
     run_id: str
     request_id: str = field(default_factory=new_id)
     created_at: str = field(default_factory=now_text)
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    metadata: dict[str, Any] = field(default_factory=new_dict)
     """`agent_name` and, for a child, `root_run_id`."""
 
     @property
@@ -111,7 +112,7 @@ class ApprovalDecision:
     request_id: str
     reason: str | None = None
     decided_by: str | None = None
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    metadata: dict[str, Any] = field(default_factory=new_dict)
     decided_at: str = field(default_factory=now_text)
 
     def __post_init__(self) -> None:

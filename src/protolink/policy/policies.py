@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any, Self
 
 from protolink._json import is_mapping
+from protolink._record import new_dict
 from protolink._values import Reader
 from protolink.action import RunAction
 from protolink.context import RunContext
@@ -37,7 +38,7 @@ class PolicyDecision:
 
     policy_name: str = ""
     matched_capabilities: tuple[str, ...] = ()
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    metadata: dict[str, Any] = field(default_factory=new_dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Every field by its name, as JSON."""

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from protolink._record import new_dict
+
 __all__ = ["Docstring", "parse"]
 
 _PARAMETERS = frozenset({"args", "arguments", "parameters", "params", "keyword args", "keyword arguments"})
@@ -39,7 +41,7 @@ class Docstring:
     summary: str
     """Everything before the first section: the first sentence and the longer description."""
 
-    parameters: dict[str, str] = field(default_factory=dict[str, str])
+    parameters: dict[str, str] = field(default_factory=new_dict)
     """What it says about each parameter it names, whether or not the function has one of that name."""
 
     returns: str | None = None
