@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Protocol
 
 __all__ = ["Environment", "Timer", "backoff", "current_environment", "iso", "pause", "use_environment"]
@@ -86,4 +87,11 @@ def backoff(environment: Environment, attempt: int, *, first: float, most: float
 
 def iso(seconds: float) -> str:
     """Epoch seconds as ISO-8601 text in UTC, to the microsecond."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
+    whole, micro = divmod(round(seconds * 1_000_000), 1_000_000)
+    return f"{_second(whole)}.{micro:06d}+00:00"
+
+
+@lru_cache(maxsize=8)
+def _second(whole: int) -> str:
+    """The text of a whole second, which whatever happens in that second shares."""
+    return datetime.fromtimestamp(whole, UTC).isoformat()[: len("2000-01-01T00:00:00")]

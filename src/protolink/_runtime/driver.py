@@ -346,7 +346,7 @@ class Driver:
         limit = self.run.budget.max_runtime_seconds
         if limit is not None and self.parent is None:
             self._set_alarms(limit)
-        driving.set(self)
+        token = driving.set(self)
         canceled: asyncio.CancelledError | None = None
         failures = 0
         try:
@@ -380,6 +380,8 @@ class Driver:
                 if self.owns_llm:
                     await self._close_llm()
             finally:
+                # The context belongs to the driver: what it holds of him would be freed by the garbage collector only.
+                driving.reset(token)
                 self._finish()
         if canceled is not None:
             raise canceled

@@ -67,31 +67,26 @@ def enter(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 class _Wait:
     """One place where the run waits: for the end of `target`, or for its grace to be over."""
 
-    __slots__ = ("_waker", "abandoned", "grace", "target", "told")
+    __slots__ = ("abandoned", "grace", "target", "told", "waker")
 
-    def __init__(self, target: asyncio.Future[Any]) -> None:
-        self.target = target
+    target: asyncio.Future[tuple[bool, Any]]
+
+    def __init__(self) -> None:
         self.told = False
         self.abandoned = False
         self.grace: Timer | None = None
-        self._waker: asyncio.Future[None] | None = None
-        target.add_done_callback(self._wake)
+        self.waker: asyncio.Future[None] | None = None
 
     def abandon(self) -> None:
         """Go on without the code."""
         if not self.target.done():
             self.abandoned = True
-            self._wake()
+            self.wake()
 
-    def _wake(self, _target: object = None) -> None:
-        if self._waker is not None and not self._waker.done():
-            self._waker.set_result(None)
-
-    async def over(self) -> None:
-        """Await the end. A cancellation of whoever waits arrives here at once and leaves the target alone."""
-        while not (self.abandoned or self.target.done()):
-            self._waker = asyncio.get_running_loop().create_future()
-            await self._waker
+    def wake(self, _target: object = None) -> None:
+        """Let the run look again."""
+        if self.waker is not None and not self.waker.done():
+            self.waker.set_result(None)
 
 
 class Scope:
@@ -122,11 +117,13 @@ class Scope:
         if self.stopped:
             _discard(awaitable)
             raise Interrupted(unsettled=False)
+        wait = _Wait()
+        target = asyncio.get_running_loop().create_task(_contained(awaitable, wait))
         try:
-            returned, value = await self._wait(asyncio.ensure_future(_contained(awaitable)), timeout)
+            returned, value = await self._wait(wait, target, timeout)
         finally:
-            if inspect.iscoroutine(awaitable) and inspect.getcoroutinestate(awaitable) == inspect.CORO_CREATED:
-                awaitable.close()  # its task was canceled before it had a turn
+            if not target.done() or target.cancelled():
+                _close_unstarted(awaitable)  # its task was canceled before it had a turn
         return _unpack(returned, value)
 
     async def call_in_thread(self, call: ThreadCall, timeout: float | None = None) -> Any:
@@ -135,21 +132,26 @@ class Scope:
             call.future.cancel()
             raise Interrupted(unsettled=call.still_running)
         try:
-            returned, value = await self._wait(call.future, timeout)
+            returned, value = await self._wait(_Wait(), call.future, timeout)
         except Interrupted as interrupted:
             interrupted.unsettled = call.still_running
             raise
         return _unpack(returned, value)
 
-    async def _wait(self, target: asyncio.Future[tuple[bool, Any]], timeout: float | None) -> tuple[bool, Any]:
-        wait = _Wait(target)
+    async def _wait(
+        self, wait: _Wait, target: asyncio.Future[tuple[bool, Any]], timeout: float | None
+    ) -> tuple[bool, Any]:
+        wait.target = target
+        target.add_done_callback(wait.wake)
         timer = None if timeout is None else self._environment.call_later(timeout, lambda: self._tell(wait))
         canceled: asyncio.CancelledError | None = None
         self._waits.add(wait)
         try:
             while not (wait.abandoned or target.done()):
+                # A future of its own: a cancellation of whoever waits arrives here at once and leaves the target alone.
+                wait.waker = asyncio.get_running_loop().create_future()
                 try:
-                    await wait.over()
+                    await wait.waker
                 except asyncio.CancelledError as error:  # whoever drives the run: the code gets its grace as well
                     canceled = error
                     self._tell(wait)
@@ -181,12 +183,19 @@ def _own_failure(error: BaseException) -> Exception:
     return RuntimeError(f"{type(error).__name__} was raised")
 
 
-async def _contained(awaitable: Awaitable[Any]) -> tuple[bool, Any]:
+async def _contained(awaitable: Awaitable[Any], wait: _Wait) -> tuple[bool, Any]:
     """The outcome as a value: nothing that the code raises, SystemExit included, may reach the event loop."""
     try:
         return True, await awaitable
     except BaseException as error:
         return False, error
+    finally:
+        wait.wake()  # one round of the event loop before the task's own callback would
+
+
+def _close_unstarted(awaitable: Awaitable[Any]) -> None:
+    if inspect.iscoroutine(awaitable) and inspect.getcoroutinestate(awaitable) == inspect.CORO_CREATED:
+        awaitable.close()
 
 
 def _discard(awaitable: Awaitable[Any]) -> None:
