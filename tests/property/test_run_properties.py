@@ -15,6 +15,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from protolink._core.budget import model_call_limit, repeated_call_limit
+from protolink._core.evolve import evolve
 from protolink._core.machine import (
     Answer,
     Ask,
@@ -69,7 +70,7 @@ from protolink._core.records import (
     ToolRequest,
     Work,
 )
-from protolink._core.state import RecordRefused, RunState, TreeState, evolve
+from protolink._core.state import RecordRefused, RunState, TreeState
 from protolink.context import RunBudget, RunContext
 
 RUN: Final = "run"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from protolink._core.codec import decode
+from protolink._core.evolve import evolve
 from protolink._core.records import (
     ActionCanceled,
     ActionCompleted,
@@ -19,7 +20,7 @@ from protolink._core.records import (
     ModelReplied,
     Record,
 )
-from protolink._core.state import TreeState, evolve
+from protolink._core.state import TreeState
 from protolink._json import parse
 from protolink.durable import RecordLog, Row
 from tests.reliability.teams import ROOT

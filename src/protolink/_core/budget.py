@@ -8,7 +8,7 @@ from dataclasses import field
 
 from protolink._core.records import BudgetExceeded, BudgetWarned, ModelUsage, Usage
 from protolink._record import new_dict, state
-from protolink.context import BudgetUsage, RunBudget
+from protolink.context import NO_LIMITS, BudgetUsage, RunBudget
 
 __all__ = [
     "DEFAULT_MAX_STEPS",
@@ -16,6 +16,7 @@ __all__ = [
     "Counters",
     "budget_left",
     "execution_warning",
+    "limit_message",
     "model_call_limit",
     "repeated_call_limit",
     "tool_calls_left",
@@ -153,14 +154,19 @@ def tool_calls_left(counters: Counters, budget: RunBudget, tool: str) -> tuple[i
     return left, None
 
 
+def limit_message(exceeded: BudgetExceeded) -> str:
+    """What is said of a limit that was reached."""
+    return f"the run's {exceeded.limit} of {exceeded.allowed:g} is reached"
+
+
 def turn_warning(counters: Counters, budget: RunBudget, warned: Collection[str]) -> BudgetWarned | None:
     """The first limit that one more model turn would nearly use up, and that nobody was warned of; or None."""
-    return _warning(_used_by_turns(counters, budget), warned)
+    return None if budget is NO_LIMITS else _warning(_used_by_turns(counters, budget), warned)
 
 
 def execution_warning(counters: Counters, budget: RunBudget, warned: Collection[str]) -> BudgetWarned | None:
     """The same for one more execution of a tool."""
-    return _warning(_used_by_tools(counters, budget), warned)
+    return None if budget is NO_LIMITS else _warning(_used_by_tools(counters, budget), warned)
 
 
 def _warning(limits: Iterable[tuple[str, float | None, float]], warned: Collection[str]) -> BudgetWarned | None:

@@ -16,7 +16,7 @@ from protolink._core.records import (
     Inference,
     RunFinished,
 )
-from protolink._core.state import ActionState, RunState, TreeState, stops_attempt_only
+from protolink._core.state import ActionState, RunState, TreeState
 from protolink._record import command
 
 __all__ = [
@@ -218,7 +218,7 @@ def decide(tree: TreeState, run: RunState) -> Command | None:
 
 def _stopping(run: RunState) -> Command:
     stop = run.stop
-    if stop is not None and stop.error is not None and stops_attempt_only(run):
+    if stop is not None and stop.error is not None and run.stops_attempt_only:
         return EndAttempt(stop.error)
     open_ids = tuple(key for key, action in run.actions.items() if action.is_open)
     if open_ids:

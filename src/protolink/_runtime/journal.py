@@ -18,6 +18,7 @@ from typing import Any, cast, get_args
 
 from protolink._core.codec import CodecError, decode, encode
 from protolink._core.entries import Entry, Fragment, is_public
+from protolink._core.evolve import evolve
 from protolink._core.handoffs import complete, shorten, shorten_all
 from protolink._core.parse import MAX_REPLY_CHARS
 from protolink._core.records import (
@@ -37,7 +38,7 @@ from protolink._core.records import (
     RunStarted,
     Yielded,
 )
-from protolink._core.state import ActionState, RecordRefused, RunState, TreeState, evolve
+from protolink._core.state import ActionState, RecordRefused, RunState, TreeState
 from protolink._core.views.project import Identity
 from protolink._environment import Environment
 from protolink._json import JSONError, dumps, parse, reread

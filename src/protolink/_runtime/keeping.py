@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from protolink._core.records import ConversationLoaded, Inference
-from protolink._core.state import conversation_at_the_end
 from protolink._environment import Environment
 from protolink._json import render
 from protolink._runtime.principal import session_of
@@ -84,7 +83,7 @@ class Keeper:
         run, session_id = driver.run, driver.context.session_id
         if self._storage is None or session_id is None or run.earlier is None:
             return  # a run that never had the conversation has nothing to add to it
-        added = [render(message)[0] for message in conversation_at_the_end(run)[run.earlier :]]
+        added = [render(message)[0] for message in run.conversation_at_the_end[run.earlier :]]
         session = session_of(driver.run.started.principal, session_id)
         append = functools.partial(self._storage.append_session, key=driver.run_id)
         await self._do(driver, self._reading_and_saying, "save the conversation", append, session, added)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from protolink._core.entries import Entry
+from protolink._core.evolve import evolve
 from protolink._core.machine import Command, decide
 from protolink._core.records import (
     ActionCompleted,
@@ -26,7 +27,7 @@ from protolink._core.records import (
     RunStarted,
     Work,
 )
-from protolink._core.state import RunState, TreeState, evolve
+from protolink._core.state import RunState, TreeState
 from protolink._core.views.project import Identity, project
 from protolink._runtime.journal import Journal
 from protolink.action import action_fingerprint

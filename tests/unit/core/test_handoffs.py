@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from protolink._core.codec import CodecError
+from protolink._core.evolve import evolve
 from protolink._core.handoffs import complete, shorten, shorten_all
 from protolink._core.records import RunStarted, ToolRequest
-from protolink._core.state import TreeState, evolve
+from protolink._core.state import TreeState
 
 HANDOFF = {"run_id": "r", "reason": "step_slice", "steps": 3, "usage": {}, "completed_action_ids": ["r.1", "r.2"]}
 

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protolink import Artifact, Part, RunEvent, Task, collect_tool_evidence
+from protolink._core.evolve import evolve
 from protolink._core.records import RunStarted
 from protolink._core.reported import receipts_of, report_of
-from protolink._core.state import TreeState, evolve
+from protolink._core.state import TreeState
 
 RUN = "root.1"
 

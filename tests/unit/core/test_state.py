@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from protolink._core.codec import decode, encode
+from protolink._core.evolve import KINDS, evolve
 from protolink._core.records import (
     ActionCanceled,
     ActionCompleted,
@@ -32,7 +33,7 @@ from protolink._core.records import (
     RunFinished,
     ToolRequest,
 )
-from protolink._core.state import RecordRefused, RunState, TreeState, evolve
+from protolink._core.state import RecordRefused, RunState, TreeState
 from protolink.context import RunBudget
 from tests.unit.core.facts import (
     RUN,
@@ -376,3 +377,8 @@ def test_an_action_of_another_run_is_not_open_here() -> None:
 
     with pytest.raises(RecordRefused, match="not open"):
         evolve(tree, "child", ActionCompleted(action_id=act(1), result=None))
+
+
+def test_every_kind_of_record_advances_the_state() -> None:
+    """No type checker looks into a table, and a kind that is missing would be found by whoever appends it."""
+    assert frozenset(get_args(Record)) == KINDS
