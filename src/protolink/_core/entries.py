@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, get_args
 
-from protolink._core.records import (
-    ActionObserved,
-    BackgroundProposed,
-    CancelRequested,
-    CompletionChecked,
-    ConversationLoaded,
-    DelegationSuspended,
-    ModelAsked,
-    Record,
-    Usage,
-)
+from protolink._core.records import ModelAsked, PrivateRecord, Record, Usage
 from protolink._core.state import ActionState
 from protolink._record import state
 
@@ -68,16 +58,7 @@ class Fragment:
     step: int
 
 
-_PRIVATE: Final = frozenset(
-    {
-        ActionObserved,
-        BackgroundProposed,
-        CancelRequested,
-        CompletionChecked,
-        ConversationLoaded,
-        DelegationSuspended,
-    }
-)
+_PRIVATE: Final[frozenset[type[Any]]] = frozenset(get_args(PrivateRecord))
 
 
 def is_public(record: Record) -> bool:

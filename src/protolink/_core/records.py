@@ -21,6 +21,7 @@ __all__ = [
     "ActionObserved",
     "ActionPrepared",
     "ActionReconciled",
+    "ActionRecord",
     "ActionRejected",
     "ActionRepeated",
     "ActionStarted",
@@ -47,6 +48,7 @@ __all__ = [
     "ModelRetried",
     "ModelUsage",
     "PeerReported",
+    "PrivateRecord",
     "ProgressReported",
     "Proposal",
     "QuestionAnswered",
@@ -56,8 +58,10 @@ __all__ = [
     "RunFailed",
     "RunFinished",
     "RunPaused",
+    "RunRecord",
     "RunStarted",
     "ToolRequest",
+    "TurnRecord",
     "Usage",
     "Work",
     "Yielded",
@@ -632,17 +636,8 @@ class RunFinished:
     """How long the attempt took."""
 
 
-Record = (
-    RunStarted
-    | AttemptStarted
-    | ConversationLoaded
-    | HistoryCompacted
-    | ModelAsked
-    | ModelRetried
-    | ModelReplied
-    | ModelFailed
-    | ReplyRefused
-    | ActionPrepared
+ActionRecord = (
+    ActionPrepared
     | ActionRejected
     | ActionJudged
     | ApprovalAsked
@@ -652,19 +647,22 @@ Record = (
     | ActionDenied
     | ActionStarted
     | ActionCompleted
-    | ActionObserved
     | ActionRepeated
     | ActionFailed
     | ActionCanceled
     | ActionUncertain
     | ActionReconciled
-    | DelegationSuspended
-    | BackgroundProposed
     | ProgressReported
-    | CompletionChecked
     | PeerReported
-    | AnswerGiven
-    | CancelRequested
+)
+"""What is seen of an action, in the order in which it can happen."""
+
+TurnRecord = HistoryCompacted | ModelAsked | ModelRetried | ModelReplied | ModelFailed | ReplyRefused | AnswerGiven
+"""What is seen of the turns of a model."""
+
+RunRecord = (
+    RunStarted
+    | AttemptStarted
     | BudgetWarned
     | BudgetExceeded
     | RunFailed
@@ -673,6 +671,14 @@ Record = (
     | AttemptEnded
     | RunFinished
 )
+"""What is seen of a run as a whole."""
+
+PrivateRecord = (
+    ConversationLoaded | ActionObserved | DelegationSuspended | BackgroundProposed | CompletionChecked | CancelRequested
+)
+"""What nobody sees: other records say of it what can be seen."""
+
+Record = ActionRecord | TurnRecord | RunRecord | PrivateRecord
 
 
 Usage = tuple[int, int, int, int, int, float | None]

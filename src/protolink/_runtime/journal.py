@@ -39,7 +39,7 @@ from protolink._core.records import (
     Yielded,
 )
 from protolink._core.state import ActionState, RecordRefused, RunState, TreeState
-from protolink._core.views.project import Identity
+from protolink._core.views.parts import Identity
 from protolink._environment import Environment
 from protolink._json import JSONError, dumps, parse, reread
 from protolink._text import describe_error

@@ -28,7 +28,8 @@ from protolink._core.records import (
     Work,
 )
 from protolink._core.state import RunState, TreeState
-from protolink._core.views.project import Identity, project
+from protolink._core.views.parts import Identity
+from protolink._core.views.project import project
 from protolink._runtime.journal import Journal
 from protolink.action import action_fingerprint
 from protolink.context import RunBudget, RunContext

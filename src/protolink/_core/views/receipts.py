@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from protolink._core.entries import Entry, Fragment
 from protolink._core.records import ActionCompleted, ActionReconciled, RunStarted
-from protolink._core.views.project import Identity, project
+from protolink._core.views.parts import Identity
+from protolink._core.views.project import project
 from protolink._json import thaw
 from protolink.evidence import EvidenceFold, ToolEvidence
 

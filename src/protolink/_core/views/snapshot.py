@@ -33,43 +33,39 @@ __all__ = ["task_snapshot"]
 
 def task_snapshot(items: Iterable[Entry | Fragment], run_id: str) -> Task:
     """Fold the list into the task of one run: outputs become messages, endings become receipts."""
-    task: Task | None = None
-    work: tuple[Any, ...] = ()
-    done = 0
+    folded: _Folded | None = None
     for entry in items:
         if isinstance(entry, Fragment) or entry.run_id != run_id:
             continue
-        record = entry.record
-        if task is None:
-            if isinstance(record, RunStarted):
-                task = _opened(record)
-                work = record.work
-            continue
+        if folded is not None:
+            folded.add(entry)
+        elif isinstance(entry.record, RunStarted):
+            folded = _Folded(entry.record, run_id)
+    if folded is None:
+        raise ValueError(f"the list holds no run {run_id!r}")
+    return folded.task
+
+
+class _Folded:
+    """A task as far as its list was read."""
+
+    def __init__(self, started: RunStarted, run_id: str) -> None:
+        self.task = _opened(started)
+        self._run_id = run_id
+        self._work = started.work
+        self._done = 0
+
+    def add(self, entry: Entry) -> None:
+        task, record = self.task, entry.record
         match record:
             case ActionCompleted():
                 task.artifacts.append(_result_receipt(entry, record))
-                if done < len(work) and isinstance(work[done], ToolRequest):
-                    content = {"call_id": work[done].call_id, "result": thaw(record.result), "error": None}
-                    task.messages.append(_said(entry, run_id, Part("tool_output", content)))
-                    done += 1
+                self._output(entry, record.result)
             case ActionRepeated():
-                if done < len(work) and isinstance(work[done], ToolRequest) and entry.action is not None:
-                    content = {"call_id": work[done].call_id, "result": thaw(entry.action.observed), "error": None}
-                    task.messages.append(_said(entry, run_id, Part("tool_output", content)))
-                    done += 1
+                if entry.action is not None:
+                    self._output(entry, entry.action.observed)
             case ActionReconciled():
-                task.metadata["uncertain_actions"] = [
-                    action_id
-                    for action_id in task.metadata.get("uncertain_actions", [])
-                    if action_id != record.action_id
-                ]
-                if record.happened:
-                    completed = ActionCompleted(action_id=record.action_id, result=record.result)
-                    task.artifacts.append(_result_receipt(entry, completed))
-                    if done < len(work) and isinstance(work[done], ToolRequest):
-                        content = {"call_id": work[done].call_id, "result": thaw(record.result), "error": None}
-                        task.messages.append(_said(entry, run_id, Part("tool_output", content)))
-                        done += 1
+                self._reconciled(entry, record)
             case ActionRejected():
                 task.artifacts.append(_rejection_receipt(entry, record))
             case ActionUncertain():
@@ -77,8 +73,7 @@ def task_snapshot(items: Iterable[Entry | Fragment], run_id: str) -> Task:
             case CompletionChecked():
                 task.metadata["validations"] = [_validation(entry, check) for check in record.checks]
             case AnswerGiven():
-                task.messages.append(_said(entry, run_id, Part("infer_output", thaw(record.content))))
-                done += 1
+                self._say(entry, Part("infer_output", thaw(record.content)))
             case RunFinished():
                 _finish(task, record)
             case AttemptStarted():
@@ -95,9 +90,26 @@ def task_snapshot(items: Iterable[Entry | Fragment], run_id: str) -> Task:
                 task.metadata["resumable"] = True
             case _:
                 pass
-    if task is None:
-        raise ValueError(f"the list holds no run {run_id!r}")
-    return task
+
+    def _output(self, entry: Entry, result: Any) -> None:
+        """The result of an action that the application asked for itself."""
+        work = self._work[self._done] if self._done < len(self._work) else None
+        if isinstance(work, ToolRequest):
+            content = {"call_id": work.call_id, "result": thaw(result), "error": None}
+            self._say(entry, Part("tool_output", content))
+
+    def _say(self, entry: Entry, part: Part) -> None:
+        message_id = f"{self._run_id}:{entry.source_sequence}"
+        self.task.messages.append(Message(id=message_id, role="agent", parts=[part], timestamp=iso(entry.at)))
+        self._done += 1
+
+    def _reconciled(self, entry: Entry, record: ActionReconciled) -> None:
+        uncertain: list[str] = self.task.metadata.get("uncertain_actions", [])
+        self.task.metadata["uncertain_actions"] = [one for one in uncertain if one != record.action_id]
+        if record.happened:
+            completed = ActionCompleted(action_id=record.action_id, result=record.result)
+            self.task.artifacts.append(_result_receipt(entry, completed))
+            self._output(entry, record.result)
 
 
 def _opened(record: RunStarted) -> Task:
@@ -111,10 +123,6 @@ def _opened(record: RunStarted) -> Task:
 
 def _validation(entry: Entry, check: CheckOutcome) -> dict[str, Any]:
     return {"name": check.name, "passed": check.passed, "message": check.message, "checked_at": iso(entry.at)}
-
-
-def _said(entry: Entry, run_id: str, part: Part) -> Message:
-    return Message(id=f"{run_id}:{entry.source_sequence}", role="agent", parts=[part], timestamp=iso(entry.at))
 
 
 def _finish(task: Task, record: RunFinished) -> None:
