@@ -191,7 +191,7 @@ def _everything(root: Path) -> Iterator[Finding]:
         if path.startswith("src/"):
             yield from _markup(path, text)
         if file.suffix == ".py":
-            module = _Module(root, path, ast.parse(text, filename=path))
+            module = _Module(root, path, text)
             for rule in _RULES:
                 yield from rule(module)
 
@@ -223,13 +223,14 @@ def _words(path: str, text: str) -> Iterator[Finding]:
 class _Module:
     """One parsed file, which can say what a name in it stands for."""
 
-    def __init__(self, root: Path, path: str, tree: ast.Module) -> None:
+    def __init__(self, root: Path, path: str, text: str) -> None:
         self.root = root
         self.path = path
-        self.tree = tree
+        self.text = text
+        self.tree = ast.parse(text, filename=path)
         self.in_source = path.startswith("src/")
         self._imported: dict[str, str] = {}
-        for node in ast.walk(tree):
+        for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     first = alias.name.partition(".")[0]
@@ -424,6 +425,31 @@ def _mocks(module: _Module) -> Iterator[Finding]:
             yield module.finding(node, "unittest.mock", reason)
 
 
+LONGEST_FUNCTION = 60
+"""Lines of logic: no signature, no docstrings, no comments, nothing blank."""
+
+
+def _length(module: _Module) -> Iterator[Finding]:
+    if module.path.startswith("tests/"):
+        return
+    lines = module.text.splitlines()
+    empty = {number for number, line in enumerate(lines, 1) if not line.strip() or line.lstrip().startswith("#")}
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            own = set(range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1)) - empty
+            length = len(own - {line for inner in ast.walk(node) for line in _text_lines(inner)})
+            if length > LONGEST_FUNCTION:
+                reason = f"has {length} lines of logic; a function is one thought, of {LONGEST_FUNCTION} at the most"
+                yield module.finding(node, node.name, reason)
+
+
+def _text_lines(node: ast.AST) -> range:
+    """The lines of a text that stands for itself: a docstring, of an attribute too."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    return range(0)
+
+
 _RULES: tuple[Callable[[_Module], Iterator[Finding]], ...] = (
     _world,
     _unsafe,
@@ -431,6 +457,7 @@ _RULES: tuple[Callable[[_Module], Iterator[Finding]], ...] = (
     _sql,
     _package_root,
     _mocks,
+    _length,
 )
 
 

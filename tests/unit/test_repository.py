@@ -122,6 +122,22 @@ def test_words_of_one_machine_are_found_in_any_text(word: str, tmp_path: Path) -
     assert [finding.name for finding in findings(root, {})] == [word]
 
 
+def _of_lines(number: int) -> str:
+    return 'def function() -> None:\n    """Why."""\n    # a comment\n\n' + "    call()\n" * number
+
+
+def test_a_function_of_more_than_sixty_lines_of_logic_is_found(tmp_path: Path) -> None:
+    """What is longer is more than one thought."""
+    root = written(tmp_path, SOURCE, _of_lines(61))
+
+    assert [finding.name for finding in findings(root, {})] == ["function"]
+
+
+def test_docstrings_and_comments_make_no_function_longer(tmp_path: Path) -> None:
+    """Explaining must not cost anything."""
+    assert findings(written(tmp_path, SOURCE, _of_lines(60)), {}) == []
+
+
 def test_an_exception_is_honoured_and_an_unused_one_is_reported(tmp_path: Path) -> None:
     """A list of exceptions that nobody prunes stops meaning anything."""
     root = written(tmp_path, SOURCE, "import time\ntime.time()")
