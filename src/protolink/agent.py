@@ -106,8 +106,14 @@ class Agent:
 
     Parameters
     ----------
-    card, name, description, url
-        Who the agent is: an `AgentCard` (or a dictionary of one), or its parts.
+    card
+        Who the agent is: an `AgentCard` or a dictionary of one; or else `name`, `description` and `url`.
+    name
+        What it is called, by people, models and stores.
+    description
+        What it is good for, as other agents are told.
+    url
+        Its address, with a `transport`.
     llm
         A model, or a specification such as `"mock"`. Only inference needs one.
     llm_factory
@@ -117,30 +123,40 @@ class Agent:
         The application's own words to the model.
     tools
         Functions, or `Tool` and `PreparedTool` declarations. Names are unique.
-    sync_execution, max_sync_workers
-        Where plain functions run by default (`"inline"` or `"thread"`), and how many of this agent's
-        blocking functions run at a time; synchronous model calls and factories count too.
+    sync_execution
+        Where plain functions run by default: `"inline"` or `"thread"`.
+    max_sync_workers
+        How many of this agent's blocking functions run at a time; synchronous model calls and factories count too.
     expose_tool_results
         Whether results of tools that the model selects are public. Arguments always are.
-    policy, approval_handler
-        A policy or several, all of which have to agree, and who is asked where they require approval.
+    policy
+        A policy or several, all of which have to agree.
+    approval_handler
+        Who is asked where policies require approval.
     hooks
         `AgentHooks`, one or several.
     completion_validator
         Checks that an answer has to pass before it is given; they read receipts, not the model's word.
-    subagents, subagent_limits
-        Agents that this one owns and may delegate to, and how many of them may work, how deep.
-    transport, registry, registry_url
-        How others reach the agent once it is started (`"http"` or `"runtime"` with an address such as
-        `url="runtime://name"`, or a transport), and where it registers then: a `Registry`, or the name of a
-        transport with the registry's address. A model may delegate to the agents that the registry knows, as to
-        owned ones; such an action has the capability `agent.peer` as well.
-    authenticator, credentials
-        Who may ask, with `transport="http"`, and the tokens for outgoing calls by origin. A transport that you
-        have made has its own.
-    state, storage
-        `["conversation"]` keeps the messages of each session for its next run, in the given `Storage` or else
-        in memory.
+    subagents
+        Agents that this one owns and may delegate to.
+    subagent_limits
+        How many of them may work, and how deep.
+    transport
+        How others reach the agent once it is started: `"http"` or `"runtime"` with an address such as
+        `url="runtime://name"`, or a transport.
+    registry
+        Where it registers then: a `Registry`, or the name of a transport. A model may delegate to the agents that
+        the registry knows, as to owned ones; such an action has the capability `agent.peer` as well.
+    registry_url
+        The registry's address, where `registry` is the name of a transport.
+    authenticator
+        Who may ask, with `transport="http"`. A transport that you have made has its own.
+    credentials
+        The tokens for outgoing calls, by origin. A transport that you have made has its own.
+    state
+        `["conversation"]` keeps the messages of each session for its next run.
+    storage
+        The `Storage` for them; in memory by default.
     run_store
         A `RunStore` that keeps the task and the report of every run.
     durability

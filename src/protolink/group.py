@@ -35,8 +35,10 @@ class AgentGroup:
         Started and stopped by the group. One without a transport takes part locally and is not registered.
     external_agents
         Agents that the group can run work on and leaves alone otherwise.
-    registry, own_registry
-        Where the agents are registered, and whether the group starts and stops the registry as well.
+    registry
+        Where the agents are registered.
+    own_registry
+        Whether the group starts and stops the registry as well.
     client
         A client of the application's own that shares the group's lifetime in name only: the group hands it
         out and never closes it.

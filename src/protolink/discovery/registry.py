@@ -48,8 +48,10 @@ class Registry:
 
     Parameters
     ----------
-    transport, url
-        How others reach it: the name of a transport and an address, or a transport.
+    transport
+        How others reach it: the name of a transport, or a transport.
+    url
+        Its address, with the name of a transport.
     verbosity
         Kept for the application's logging.
     entry_ttl_seconds

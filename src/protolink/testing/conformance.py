@@ -50,7 +50,7 @@ class LLMConformance(ABC):
     """What a model's implementation promises to the runtime.
 
     Subclass it and say how a model that plays a script is made, typically the real class over a fake
-    transport::
+    transport:
 
         class TestMyProvider(LLMConformance):
             def make_llm(self, script):

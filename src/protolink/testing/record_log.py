@@ -102,7 +102,7 @@ async def _outcomes(*calls: Awaitable[T]) -> tuple[list[T], list[BaseException]]
 class RecordLogConformance(ABC):
     """What an implementation of the record-log port promises to the runtime.
 
-    Subclass it and say how an empty log is made::
+    Subclass it and say how an empty log is made:
 
         class TestMyRecordLog(RecordLogConformance):
             async def make(self):

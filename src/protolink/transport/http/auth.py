@@ -93,8 +93,10 @@ class JWTAuthenticator:
         The shared secret, or the public key.
     algorithms
         Those that are accepted, by their JWS names.
-    audience, issuer
-        Whom a token has to be for, and who has to have made it.
+    audience
+        Whom a token has to be for.
+    issuer
+        Who has to have made it.
     leeway_seconds
         How far the clocks may differ.
     """
