@@ -40,15 +40,20 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn the links of a page from places in the repository to places in the site."""
-    here = page.file.src_uri
+    return turned(markdown, page.file.src_uri)
+
+
+def turned(markdown: str, here: str) -> str:
+    """The text of the page `here` with its links turned; one that leads nowhere is left for a complaint."""
     pages = outside()
     folder = posixpath.dirname(here if here in pages.values() else f"docs/{here}")
+    pages |= {"README.md": "index.md", "examples": "examples.md"}
 
-    def turned(link: re.Match[str]) -> str:
+    def turn(link: re.Match[str]) -> str:
         place = posixpath.normpath(posixpath.join(folder, link["path"]))
         if place not in pages and not place.startswith("docs/"):
-            return link[0]  # for MkDocs to complain about
+            return link[0]
         target = pages.get(place, place.removeprefix("docs/"))
         return posixpath.relpath(target, posixpath.dirname(here) or ".") + (link["anchor"] or "")
 
-    return LINK.sub(turned, markdown)
+    return LINK.sub(turn, markdown)
