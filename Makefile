@@ -83,8 +83,8 @@ site: $(READY) ## build the documentation into site/; a broken link or an unlist
 torture: $(READY) ## the reliability tests in the numbers of a release: some three hours
 	PROTOLINK_TORTURE=60 $(BIN)/python -m pytest -q --tb=short -o faulthandler_timeout=0 tests/reliability tests/security/test_fuzz.py
 
-bench: $(READY) ## measure
-	$(BIN)/python -m benchmarks
+bench: $(READY) ## measure, and put the numbers into docs/benchmarks.md
+	$(BIN)/python -m benchmarks --page docs/benchmarks.md
 
 format: $(READY) ## format everything and apply the safe fixes
 	$(BIN)/ruff check --fix .

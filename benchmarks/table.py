@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,14 @@ class Row:
             case None:
                 return "-"
 
+    def before(self, earlier: Mapping[str, Any] | None) -> str:
+        """The same of an earlier run, as the ratio that it was then, or as the number where there is no floor."""
+        if earlier is None:
+            return "-"
+        if earlier["ratio"] is not None:
+            return _number(earlier["ratio"])
+        return f"{_number(earlier['protolink'])} {earlier['unit']}".rstrip()
+
     def limit(self, machine: float) -> str:
         """The goal as it is shown: a bare number is a ratio."""
         match self.target:
@@ -70,10 +78,11 @@ class Row:
             case None:
                 return "-"
 
-    def cells(self, machine: float) -> tuple[str, ...]:
+    def cells(self, machine: float, earlier: Mapping[str, Any] | None = None) -> tuple[str, ...]:
         """The row as texts, in the order of the columns."""
         return (
             self.workload,
+            self.before(earlier),
             "-" if self.floor is None else f"{_number(self.floor)} {self.unit}".rstrip(),
             f"{_number(self.protolink)} {self.unit}".rstrip(),
             "-" if self.ratio is None else _number(self.ratio),
@@ -96,12 +105,12 @@ class Row:
         }
 
 
-COLUMNS = ("workload", "floor", "protolink", "ratio", "target ratio", "verdict")
+COLUMNS = ("workload", "before", "floor", "protolink", "ratio", "target ratio", "verdict")
 
 
-def table(rows: Iterable[Row], machine: float) -> str:
-    """All rows under their column names, numbers to the right."""
-    lines: list[Sequence[str]] = [COLUMNS, *(row.cells(machine) for row in rows)]
+def table(rows: Iterable[Row], machine: float, before: Mapping[str, Mapping[str, Any]]) -> str:
+    """All rows under their column names, numbers to the right; `before` has those of an earlier run by workload."""
+    lines: list[Sequence[str]] = [COLUMNS, *(row.cells(machine, before.get(row.workload)) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
     return "\n".join(
         "  ".join(

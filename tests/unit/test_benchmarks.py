@@ -6,14 +6,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_benchmarks_print_a_turn_as_a_ratio_of_its_floor() -> None:
+def test_the_benchmarks_print_a_turn_as_a_ratio_of_its_floor_and_write_it_into_a_page(tmp_path: Path) -> None:
     """A number without its floor says something about the machine, not about the library. No limit is asserted."""
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "one turn"]
+    page = tmp_path / "page.md"
+    page.write_text("What it costs:\n\n<!-- measured -->\n```text\nan old table\n```\n\nThat was all.\n")
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "one turn", "--page", str(page)]
 
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
-    assert re.search(r"^workload +floor +protolink +ratio +target ratio +verdict$", printed, re.MULTILINE)
-    assert re.search(r"^one turn +[\d.]+ us +[\d.,]+ us +[\d.]+ +21\.7 +(ok|over)$", printed, re.MULTILINE)
+    assert re.search(r"^workload +before +floor +protolink +ratio +target ratio +verdict$", printed, re.MULTILINE)
+    assert re.search(r"^one turn +38\.5 +[\d.]+ us +[\d.,]+ us +[\d.]+ +21\.7 +(ok|over)$", printed, re.MULTILINE)
+    assert page.read_text() == f"What it costs:\n\n<!-- measured -->\n```text\n{printed}```\n\nThat was all.\n"
 
 
 def test_any_model_can_be_measured_on_the_small_task() -> None:
