@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["keep_within_window"]
 
-CHARACTERS_PER_TOKEN: Final = 3
+FEWEST_CHARACTERS_PER_TOKEN: Final = 3
 """Fewer than text has on average, because actions and results are JSON and too long a request fails."""
 
 REPLY_SHARE: Final = 0.25
@@ -36,7 +36,7 @@ async def keep_within_window(driver: Driver, llm: LLM, offered_characters: int) 
     if llm.context_window is None:
         return
     run = driver.run
-    room = llm.context_window * (1 - REPLY_SHARE) * CHARACTERS_PER_TOKEN - offered_characters
+    room = llm.context_window * (1 - REPLY_SHARE) * FEWEST_CHARACTERS_PER_TOKEN - offered_characters
     if run.history_characters <= room:
         return
     before = _cut(run, int(room * KEPT_SHARE))
