@@ -179,7 +179,9 @@ def reread(text: str, *, max_depth: int = MAX_DEPTH) -> JSON:
     if text.count("[") + text.count("{") > max_depth:
         _refuse_depth(text, max_depth)
     try:
-        value, end = _OWN_DECODER.raw_decode(text)
+        value, end = _scan(text, 0)
+    except StopIteration as error:
+        raise JSONError("Expecting value", error.value) from None
     except (ValueError, RecursionError) as error:
         raise _explained(error) from None
     if end != len(text):
@@ -748,7 +750,8 @@ _canonical = _encoder(sort_keys=True)
 _compact = _encoder(sort_keys=False)
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite)
-_OWN_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+_own_decoder: Any = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+_scan: Callable[[str, int], tuple[Any, int]] = _own_decoder.scan_once
 # A hook for integers is slow; a text shorter than the limit cannot hold an integer longer than it.
 _COUNTING_DECODER = json.JSONDecoder(
     object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_counted_int

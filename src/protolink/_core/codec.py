@@ -39,6 +39,8 @@ _KINDS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in get_args(
 _WORK: Final[dict[str, type[Any]]] = {"inference": Inference, "tool_request": ToolRequest}
 _WORK_NAMES: Final = {kind: name for name, kind in _WORK.items()}
 
+# `type` itself, which the checkers take to give a class of something unknown; `cast` would be a call for each field.
+_class_of: Callable[[object], type[Any]] = type
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -105,7 +107,7 @@ def _put_back(kind: str, data: dict[str, Any]) -> None:
 
 def _plain(value: Any) -> Any:
     """The fields of a record, without those that hold their default."""
-    kind = cast("type[Any]", type(value))
+    kind = _class_of(value)
     if kind in _AS_IT_IS:
         return value
     if kind is tuple:
@@ -113,16 +115,14 @@ def _plain(value: Any) -> Any:
     plain: dict[str, Any] = {}
     if kind in _WORK_NAMES:
         plain["type"] = _WORK_NAMES[kind]
-    get, names_and_defaults = _layout(kind)
-    for (name, default, default_type), held in zip(names_and_defaults, get(value), strict=True):
+    get, shape = _layout(kind)
+    for (name, default, default_type, plain_default), held in zip(shape, get(value), strict=True):
         if held is default:
             continue
-        held_type = cast("type[Any]", type(held))
+        held_type = _class_of(held)
         if held_type not in _AS_IT_IS:
             held = _plain(held)
-            if default_type is held_type and held == _plain(default):
-                continue
-        elif default_type is held_type and held == default:
+        if default_type is held_type and held == plain_default:
             continue
         plain[name] = held
     return plain
@@ -133,14 +133,16 @@ _AS_IT_IS: Final[frozenset[type[Any]]] = frozenset({str, int, float, bool, types
 
 
 @_remembered
-def _layout(kind: type[Any]) -> tuple[Callable[[Any], tuple[Any, ...]], tuple[tuple[str, Any, type[Any]], ...]]:
-    """What reads all fields at once, and their names with their defaults and the types of those."""
-    defaults = _defaults(kind)
-    layout = tuple((name, default, cast("type[Any]", type(default))) for name, default in defaults)
-    names = [name for name, _ in defaults]
+def _layout(kind: type[Any]) -> tuple[Callable[[Any], tuple[Any, ...]], tuple[tuple[str, Any, type[Any], Any], ...]]:
+    """What reads all fields at once, and their names with their defaults, the types of those, and those as JSON."""
+    shape = tuple(
+        (name, default, cast("type[Any]", type(default)), default if default is _NEVER else _plain(default))
+        for name, default in _defaults(kind)
+    )
+    names = [name for name, *_ in shape]
     if len(names) > 1:
-        return attrgetter(*names), layout
-    return lambda value: tuple(getattr(value, name) for name in names), layout
+        return attrgetter(*names), shape
+    return lambda value: tuple(getattr(value, name) for name in names), shape
 
 
 @_remembered
@@ -193,39 +195,34 @@ def _whole(cls: type[Any], kind: str, plain: Mapping[str, Any], bodies: Mapping[
 
 
 @_remembered
-def _required(cls: type[Any]) -> frozenset[str]:
-    return frozenset(name for name, default in _defaults(cls) if default is _NEVER)
+def _required(cls: type[Any]) -> tuple[str, ...]:
+    return tuple(name for name, default in _defaults(cls) if default is _NEVER)
 
 
 def _build(cls: type[Any], data: Mapping[str, Any], where: str) -> Any:
+    readers = _readers(cls)
     arguments: dict[str, Any] = {}
     try:
-        for name, plain, read, required in _readers(cls):
-            value = data.get(name, _NEVER)
-            if type(value) in plain:
-                arguments[name] = value
-            elif value is not _NEVER:
-                arguments[name] = read(value, name)
-            elif required:
-                break
-        else:
-            return cls(**arguments)
+        for name, value in data.items():
+            found = readers.get(name)
+            if found is not None:
+                arguments[name] = value if type(value) in found[0] else found[1](value, name)
     except CodecError as error:  # it begins with the field's name, which is put together only where it is needed
         raise CodecError(f"{where}.{error}") from None
-    raise CodecError(f"{where} has no {name!r}")
+    for name in _required(cls):
+        if name not in arguments:
+            raise CodecError(f"{where} has no {name!r}")
+    return cls(**arguments)
 
 
 Read = Callable[[Any, str], Any]
 
 
 @_remembered
-def _readers(cls: type[Any]) -> tuple[tuple[str, frozenset[type[Any]], Read, bool], ...]:
-    """For each field its name, the types that need no reader, its reader, and whether it has to be there."""
+def _readers(cls: type[Any]) -> dict[str, tuple[frozenset[type[Any]], Read]]:
+    """For each field the types whose values are taken as they are, and what reads any other value."""
     hints = get_type_hints(cls, dict(vars(records)))
-    return tuple(
-        (item.name, _plain_types(hints[item.name]), _reader(hints[item.name]), item.name in _required(cls))
-        for item in fields(cls)
-    )
+    return {item.name: (_plain_types(hints[item.name]), _reader(hints[item.name])) for item in fields(cls)}
 
 
 def _plain_types(hint: Any) -> frozenset[type[Any]]:
@@ -302,7 +299,15 @@ def _many(read_one: Read) -> Read:
     def read(value: Any, where: str) -> Any:
         if not is_list(value):
             raise CodecError(f"{where} is not a list")
-        return tuple(read_one(item, f"{where}[{index}]") for index, item in enumerate(value))
+        items: list[Any] = []
+        try:
+            for item in value:
+                items.append(read_one(item, where))  # noqa: PERF401 - how far it came is what the error says
+        except CodecError:
+            index = len(items)
+            read_one(value[index], f"{where}[{index}]")
+            raise
+        return tuple(items)
 
     return read
 

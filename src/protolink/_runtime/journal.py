@@ -38,7 +38,7 @@ from protolink._core.records import (
     RunStarted,
     Yielded,
 )
-from protolink._core.state import ActionState, RecordRefused, RunState, TreeState
+from protolink._core.state import ActionState, RecordRefused, TreeState
 from protolink._core.views.parts import Identity
 from protolink._environment import Environment
 from protolink._json import JSONError, dumps, parse, reread
@@ -280,7 +280,11 @@ class Journal:
     def _entry(self, run_id: str, record: Record, at: float | None = None) -> Entry:
         tree = self.tree
         run = tree.runs.get(run_id)
-        action = _action_of(run, record)
+        kind = type(record)
+        action: ActionState | None = None
+        if kind in _ABOUT_ACTIONS and run is not None:
+            action_id: str = cast("Any", record).action_id
+            action = run.actions.get(action_id) or run.background.get(action_id)
         asked = run.asked if run is not None else None
         # A run's end is the last thing that its stream shows, even where a lost effect is settled afterwards.
         public = is_public(record) and (run is None or run.finished is None)
@@ -295,14 +299,14 @@ class Journal:
         self._number += 1
         now = self._environment.now() if at is None else at
         entry = Entry(self._number, run_id, now, record, self._sequence, run.seen, public, run.steps, action)
-        if type(record) is ActionPrepared and action is not None:
+        if kind is ActionPrepared and action is not None:
             action.prepared_at = now
-        elif type(record) is ModelReplied:
+        elif kind is ModelReplied:
             entry.asked = asked
             entry.usage = tree.counters.snapshot()
-        elif type(record) is ModelRetried:
+        elif kind is ModelRetried:
             entry.asked = asked
-        elif type(record) in _LAST:
+        elif kind in _LAST:
             entry.usage = tree.counters.snapshot()
         return entry
 
@@ -349,10 +353,14 @@ class Journal:
         async with self._lock:
             if self.broken is not None:
                 raise self.broken
-            batch = [item for item in self._untold if isinstance(item, Entry)]
+            batch: list[Entry] = []
+            told = 0
+            for place, item in enumerate(self._untold, 1):
+                if isinstance(item, Entry):
+                    batch.append(item)
+                    told = place
             if not batch:
                 return
-            told = self._untold.index(batch[-1]) + 1
             if self._flush_due is not None:
                 # A loop that goes round while the store's thread commits would fight with it for the interpreter.
                 self._flush_due.cancel()
@@ -424,7 +432,9 @@ class Journal:
 
     def _restored(self, row: Row) -> Entry:
         plain = reread(row.body, max_depth=MAX_STORED_DEPTH)
-        bodies = {name: reread(text, max_depth=MAX_STORED_DEPTH) for name, text in row.bodies.items()}
+        bodies: dict[str, Any] = {}
+        if row.bodies:
+            bodies = {name: reread(text, max_depth=MAX_STORED_DEPTH) for name, text in row.bodies.items()}
         record = decode(row.kind, row.version, complete(row.kind, plain, self.tree), bodies)
         entry = self._entry(row.run_id, record, row.at)
         entry.sequence = self._sequence = row.sequence  # fragments took places of their own and were not stored
@@ -589,13 +599,6 @@ def _is_deep(text: str) -> bool:
     except JSONError:
         return True
     return False
-
-
-def _action_of(run: RunState | None, record: Record) -> ActionState | None:
-    if run is None or type(record) not in _ABOUT_ACTIONS:
-        return None
-    action_id = cast("str", cast("Any", record).action_id)
-    return run.actions.get(action_id) or run.background.get(action_id)
 
 
 def _row(entry: Entry) -> Row:
