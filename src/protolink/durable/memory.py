@@ -86,7 +86,7 @@ class MemoryRecordLog:
         """Store rows as numbers `expected + 1` and on, or nothing of them. Raises `LostRunError`."""
         undone = f"{len(rows)} records of root {shown(lease.root_id)} were not stored"
         check_status(status)
-        prepared = prepare(expected, rows, undone)
+        prepared, _ = prepare(expected, rows, undone)
         text = None if summary is None else prepare_summary(summary, undone)
         now = current_environment().now()
         with self._lock:

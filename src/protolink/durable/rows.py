@@ -115,8 +115,8 @@ class PreparedRow:
     """The digest of each large field, by field name."""
 
 
-def prepare(expected: int, rows: Sequence[Row], undone: str) -> list[PreparedRow]:
-    """The rows, checked.
+def prepare(expected: int, rows: Sequence[Row], undone: str) -> tuple[list[PreparedRow], int]:
+    """The rows, checked, and about how many bytes they are.
 
     Raises `TypeError` and `ValueError` for what no row can be and `StoreFullError` for what is too large.
     """
@@ -127,18 +127,21 @@ def prepare(expected: int, rows: Sequence[Row], undone: str) -> list[PreparedRow
     total = 0
     for row in rows:
         _check_row(row)
-        body = _encoded(row.body, "a record's body")
-        _refuse_large(len(body), "a record's body", undone)
-        total += len(body)
         digests, references = _NO_DIGESTS, None
         if row.bodies:
             digests, size = _digests(row.bodies, undone)
             references = canonical({name: digest.hex() for name, digest in digests.items()})
             total += size
+        content = row_content(
+            row.number, row.sequence, row.run_id, float(row.at), row.kind, row.version, row.body, references
+        )
+        if len(content) > MAX_BODY_BYTES:  # a little more than the body alone, which is then looked at
+            _refuse_large(len(row.body.encode()), "a record's body", undone)
+        total += len(content)
         if total > MAX_APPEND_BYTES:
             raise StoreFullError(f"{undone}: more than MAX_APPEND_BYTES, which is {MAX_APPEND_BYTES}, at once")
-        prepared.append(PreparedRow(row, references, _content(row, body, references), digests))
-    return prepared
+        prepared.append(PreparedRow(row, references, content, digests))
+    return prepared, total
 
 
 _NO_DIGESTS: Final[Mapping[str, bytes]] = MappingProxyType({})
@@ -147,11 +150,13 @@ _NO_DIGESTS: Final[Mapping[str, bytes]] = MappingProxyType({})
 def _check_row(row: Row) -> None:
     check_name(row.run_id, "a run's id")
     check_name(row.kind, "a record's kind")
-    sequence, version, at = row.sequence, row.version, row.at
+    sequence, version, at, body = row.sequence, row.version, row.at, row.body
     if not (isinstance(sequence, int) and isinstance(version, int) and 0 <= sequence <= _MAX_INTEGER >= version >= 0):
         raise ValueError("a record's sequence and version are whole numbers from 0")
     if not (isinstance(at, int | float) and math.isfinite(at)):
         raise ValueError("a record's time is a finite number")
+    if not (isinstance(body, str) and body.isascii()):
+        _encoded(body, "a record's body")
 
 
 def _digests(bodies: Mapping[str, str], undone: str) -> tuple[dict[str, bytes], int]:
@@ -167,27 +172,14 @@ def _digests(bodies: Mapping[str, str], undone: str) -> tuple[dict[str, bytes], 
     return digests, total
 
 
-def _content(row: Row, body: bytes, references: str | None) -> bytes:
-    head, tail = _frame(
-        row.number, row.sequence, row.run_id, float(row.at), row.kind, row.version, row.body, references
-    )
-    return b"".join((head.encode(), body, tail.encode()))
-
-
 def row_content(
     number: int, sequence: int, run_id: str, at: float, kind: str, version: int, body: str, references: str | None
 ) -> bytes:
     """The bytes that stand for a row, and for no other: each part with its length before it."""
-    head, tail = _frame(number, sequence, run_id, at, kind, version, body, references)
-    return f"{head}{body}{tail}".encode()
-
-
-def _frame(
-    number: int, sequence: int, run_id: str, at: float, kind: str, version: int, body: str, references: str | None
-) -> tuple[str, str]:
-    """What stands before a body, and what behind it."""
-    head = f"{number} {sequence} {at!r} {version} {len(run_id)} {len(kind)} {len(body)} {run_id}{kind}"
-    return head, references or ""
+    return (
+        f"{number} {sequence} {at!r} {version} {len(run_id)} {len(kind)} {len(body)} {run_id}{kind}{body}"
+        f"{references or ''}"
+    ).encode()
 
 
 def prepare_summary(summary: Mapping[str, object], undone: str) -> str:

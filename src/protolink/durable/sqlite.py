@@ -194,8 +194,8 @@ class SQLiteRecordLog:
         text = None if summary is None else prepare_summary(summary, undone)
 
         def check() -> int:
-            prepared[:] = prepare(expected, rows, undone)
-            return sum(len(each.content) + sum(map(len, each.row.bodies.values())) for each in prepared)
+            prepared[:], size = prepare(expected, rows, undone)
+            return size
 
         def work(connection: sqlite3.Connection) -> tuple[HeldRun, StoredRun]:
             held = lease.handle
