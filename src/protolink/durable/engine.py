@@ -173,9 +173,8 @@ class Engine:
     def _write(self) -> None:
         while not self._stopping:
             waiting = [self._writes.get()]
-            with suppress(queue.Empty):
-                while True:
-                    waiting.append(self._writes.get_nowait())
+            while not self._writes.empty():  # nobody else takes anything out
+                waiting.append(self._writes.get())
             batch = self._prepared(waiting)
             try:
                 if batch:

@@ -63,13 +63,13 @@ def open_private(path: str, owners: frozenset[int]) -> int:
     return descriptor
 
 
-def is_still(descriptor: int, path: str) -> bool:
+def is_still(opened: os.stat_result, path: str) -> bool:
     """Whether a path still leads to the file that was opened, so that a lock on it is everybody's."""
     try:
         there = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:
         return False
-    return os.path.samestat(os.fstat(descriptor), there)
+    return os.path.samestat(opened, there)
 
 
 class FileLock:
@@ -79,6 +79,7 @@ class FileLock:
         _require_locks()
         self._path = path
         self._descriptor = open_private(path, owners)
+        self._opened = os.fstat(self._descriptor)
 
     def take(self) -> bool:
         """Take it if it is free now."""
@@ -88,7 +89,7 @@ class FileLock:
             if error.errno in _BUSY:
                 return False
             raise
-        if not is_still(self._descriptor, self._path):
+        if not is_still(self._opened, self._path):
             self.give_back()
             raise StoreDamagedError(f"{_name(self._path)} was removed or replaced; nothing was written")
         return True
@@ -219,7 +220,7 @@ class RunLocks:
         return self._kept(descriptor, path, run)
 
     def _kept(self, descriptor: int, path: str, run: int) -> HeldRun:
-        if not is_still(descriptor, path):
+        if not is_still(os.fstat(descriptor), path):
             os.close(descriptor)
             raise StoreDamagedError(f"{_name(path)} was removed or replaced; no lease was taken")
         held = HeldRun(descriptor, self._store, run)
