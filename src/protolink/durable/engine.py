@@ -17,7 +17,6 @@ import stat
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +24,7 @@ from protolink._environment import current_environment
 from protolink._text import visible
 from protolink.durable.faults import is_busy, primary_code
 from protolink.durable.lease import FileLock, RunLocks, check_side_file, forget_after_fork
-from protolink.durable.operation import Operation
+from protolink.durable.operation import Operation, tell
 from protolink.durable.schema import (
     VERSION,
     check_tables,
@@ -68,6 +67,8 @@ _SUSPECT: Final = frozenset(
 _logger: Final = logging.getLogger("protolink")
 
 _Inbox = queue.SimpleQueue["Operation[Any] | None"]
+_Outcome = tuple[list[tuple[Operation[Any], Any]], list[tuple[Operation[Any], Exception]]]
+"""What a batch gave, by operation, and why others of it were refused."""
 
 
 class _Connection:
@@ -213,14 +214,17 @@ class Engine:
         if side is None:
             return
         try:
-            tell = self._together(writer.open, batch)
+            outcome = self._together(writer.open, batch)
         finally:
             # Before anybody is told: who hears of it may stop this process, and nobody should wait for that.
             side.give_back()
-        for each in tell:
-            each()
+        if outcome is not None:
+            done, failed = outcome
+            tell(done)
+            for operation, why in failed:
+                operation.fail(why)
         self._checkpoint_if_due()
-        if not tell:
+        if outcome is None:
             for operation in batch:
                 self._commit([operation])
 
@@ -257,10 +261,10 @@ class Engine:
                 delay = min(delay * 2, _LAST_DELAY)
         return None
 
-    def _together(self, connection: sqlite3.Connection, batch: list[Operation[Any]]) -> list[Callable[[], None]]:
-        """Commit a batch. Gives how its callers are told, or nothing if each has to be tried by itself."""
+    def _together(self, connection: sqlite3.Connection, batch: list[Operation[Any]]) -> _Outcome | None:
+        """Commit a batch. Gives what its callers are told, or None if each has to be tried by itself."""
         done: list[tuple[Operation[Any], Any]] = []
-        tell: list[Callable[[], None]] = []
+        failed: list[tuple[Operation[Any], Exception]] = []
         several = len(batch) > 1
         try:
             for operation in batch:
@@ -276,7 +280,7 @@ class Engine:
                         raise
                     connection.execute("ROLLBACK TO operation")
                     self._is_suspect = self._is_suspect or _is_suspect(error)
-                    tell.append(partial(operation.fail, error))
+                    failed.append((operation, error))
                 if several:
                     connection.execute("RELEASE operation")
             connection.execute("COMMIT")
@@ -285,12 +289,11 @@ class Engine:
                 operation.undo(value)
             self._roll_back(connection)
             self._drop_writer_after(error)
-            return [] if several else [partial(batch[0].fail, error)]
+            return None if several else ([], [(batch[0], error)])
         if self._is_suspect:
             self._drop_writer()
         self._unchecked_bytes += _COMMIT_BYTES + sum(operation.size for operation, _ in done)
-        tell += [partial(operation.succeed, value) for operation, value in done]
-        return tell or [_nobody_is_told]
+        return done, failed
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
         try:
@@ -366,7 +369,7 @@ class Engine:
                 self._drop_reader()
             operation.fail(error)
         else:
-            operation.succeed(value)
+            tell([(operation, value)])
         if self._reader_is_transient:
             self._drop_reader()
 
@@ -578,10 +581,6 @@ def _after_fork() -> None:
         engine.forget()
         _inherited.append(engine)
     _registry.clear()
-
-
-def _nobody_is_told() -> None:
-    """For a batch whose callers have all left."""
 
 
 def _wait_for(side: FileLock, patience: float) -> bool:

@@ -6,13 +6,13 @@ import asyncio
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from protolink.durable.faults import translated
 
-__all__ = ["Operation"]
+__all__ = ["Operation", "tell"]
 
 T = TypeVar("T")
 
@@ -95,22 +95,19 @@ class Operation(Generic[T]):
         if self._undo is not None:
             self._undo(value)
 
-    def succeed(self, value: T) -> None:
-        """It is committed: tell the caller, from any thread."""
+    def give(self, value: T) -> asyncio.AbstractEventLoop | None:
+        """It is committed: leave the value for the caller, from any thread. The loop to be told of that, if any is."""
         if self._commit is not None:
             self._commit(value)
         if self._loop is None:
-            return
+            return None
         with self._lock:
             if not self._is_left:
                 self._given.append(value)
         if not self._given:
             self.undo(value)
-            return
-        try:
-            self._loop.call_soon_threadsafe(self._settle)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            self.undo(value)
+            return None
+        return self._loop
 
     def fail(self, error: BaseException) -> None:
         """Tell the caller why it was not done, from any thread."""
@@ -121,9 +118,15 @@ class Operation(Generic[T]):
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._refuse, told)
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """On its loop: wake the caller."""
         if self.future is not None and not self.future.done():
             self.future.set_result(None)
+
+    def abandon(self) -> None:
+        """Its loop was closed before it could be told: nobody waits any more."""
+        for value in self._given:
+            self.undo(value)
 
     def _refuse(self, error: BaseException) -> None:
         if self.future is not None and not self.future.done():
@@ -142,3 +145,23 @@ class Operation(Generic[T]):
                 self.undo(value)
             raise
         return self._given[0]
+
+
+def tell(done: Iterable[tuple[Operation[Any], Any]]) -> None:
+    """Give operations what they gave, and wake each event loop once for all of its callers."""
+    loops: dict[asyncio.AbstractEventLoop, list[Operation[Any]]] = {}
+    for operation, value in done:
+        loop = operation.give(value)
+        if loop is not None:
+            loops.setdefault(loop, []).append(operation)
+    for loop, operations in loops.items():
+        try:
+            loop.call_soon_threadsafe(_settle, operations)
+        except RuntimeError:  # the loop is closed
+            for operation in operations:
+                operation.abandon()
+
+
+def _settle(operations: list[Operation[Any]]) -> None:
+    for operation in operations:
+        operation.settle()
