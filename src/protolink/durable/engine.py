@@ -1,7 +1,8 @@
 """One SQLite file as this process has it open: a thread that writes and a thread that reads.
 
-Whatever waits for the writer is committed together, each operation behind a savepoint of its own, so that one
-that is refused undoes none of the others. Nothing of SQLite ever runs on an event loop.
+Whatever waits for the writer is committed together. An operation that is refused has changed nothing and leaves the
+others as they are; where one fails halfway, all are undone and each is done by itself. Nothing of SQLite ever runs on
+an event loop.
 
 Every writer of every process holds a side lock around its transaction. Automatic checkpoints are off, and the
 writer makes them under that lock: before SQLite 3.51.3 a checkpoint that meets a write can damage the file.
@@ -270,19 +271,15 @@ class Engine:
             for operation in batch:
                 if operation.is_left:
                     continue
-                if several:
-                    connection.execute("SAVEPOINT operation")
+                changes = connection.total_changes
                 try:
                     done.append((operation, operation.run(connection)))
                 except Exception as error:
-                    # Without a transaction SQLite has undone the others as well.
-                    if not several or not connection.in_transaction:
+                    # What it has changed already can only be undone together with what the others have.
+                    if not several or not connection.in_transaction or connection.total_changes != changes:
                         raise
-                    connection.execute("ROLLBACK TO operation")
                     self._is_suspect = self._is_suspect or _is_suspect(error)
                     failed.append((operation, error))
-                if several:
-                    connection.execute("RELEASE operation")
             connection.execute("COMMIT")
         except Exception as error:
             for operation, value in done:
