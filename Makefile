@@ -80,8 +80,8 @@ docs: $(READY) ## run the programs in README, docs and examples
 site: $(READY) ## build the documentation into site/; a broken link or an unlisted page fails
 	$(BIN)/mkdocs build --quiet --strict
 
-torture: $(READY) ## the reliability tests in the numbers of a release: some three hours
-	PROTOLINK_TORTURE=60 $(BIN)/python -m pytest -q --tb=short -o faulthandler_timeout=0 tests/reliability tests/security/test_fuzz.py
+torture: $(READY) ## cause every fault many times and count (FULL=1: the numbers of a release; FAULT=F3: this one alone)
+	$(BIN)/python -m tests.reliability.torture $(if $(FULL),--full) $(FAULT)
 
 bench: $(READY) ## measure, and put the numbers into docs/benchmarks.md
 	$(BIN)/python -m benchmarks --page docs/benchmarks.md

@@ -14,7 +14,12 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-TIME_LIMIT_SECONDS = 30 * int(os.environ.get("PROTOLINK_TORTURE", "1"))
+from tests.reliability.scale import scaled
+from tests.reliability.tally import pytest_runtest_makereport, tally
+
+__all__ = ["pytest_runtest_makereport", "tally"]
+
+TIME_LIMIT_SECONDS = scaled(commit=30, short=900, full=6 * 3600)
 
 # A shared machine of two cores makes single examples slow now and then, which is no finding. On a server
 # the same commit must have the same outcome; at a desk each run may look somewhere else.
@@ -28,6 +33,11 @@ def _bounded(function: Callable[..., Awaitable[object]], seconds: float) -> Call
         return await asyncio.wait_for(function(*args, **kwargs), seconds)
 
     return run
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Faults are numbered as in `docs/reliability.md`."""
+    config.addinivalue_line("markers", "fault(name): the fault that the test causes")
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:

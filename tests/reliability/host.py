@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 180.0
 """How long a test waits for a line before it gives up; never a part of a claim."""
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -87,15 +88,24 @@ async def resume(line: Line, *, folder: str, kind: str, points: list[str], **res
 
 async def _told(work: Any) -> Any:
     """How it ended, as JSON, and how long that took."""
-    began = time.monotonic()
+    began, waited = time.monotonic(), _kept_waiting()
     try:
         task = await work
     except ProtolinkError as error:
         told: dict[str, Any] = {"error": type(error).__name__, "message": str(error)}
         for name in ("owner", "since", "root_run_id", "run_id", "action_id", "tool_name", "arguments"):
             told[name] = getattr(error, name, None)
-        return {**told, "seconds": time.monotonic() - began}
+        return {**told, "seconds": time.monotonic() - began, "kept_waiting": _kept_waiting() - waited}
     return {"state": task.state.value, "output": task.get_output(), "seconds": time.monotonic() - began}
+
+
+def _kept_waiting() -> float:
+    """How long the threads of this process were ready to run while others had the processors, in seconds."""
+    waited = 0
+    for thread in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError):  # a thread that has just ended
+            waited += int(thread.read_text().split()[1])
+    return waited / 1e9
 
 
 async def attend(

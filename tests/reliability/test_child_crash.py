@@ -16,31 +16,40 @@ from protolink.llms import LLMRequest
 from protolink.testing import call, calls, delegate
 from tests.reliability.facts import assert_sound, left_open, of_kind
 from tests.reliability.host import Host
-from tests.reliability.sites import Site
+from tests.reliability.scale import scaled
+from tests.reliability.sites import Site, new_folder
+from tests.reliability.tally import Tally
 from tests.reliability.teams import KINDS, ROOT, Kind, Operator, Player, World, task
 from tests.support import turns
 
+ROUNDS = scaled(commit=1, short=2, full=21)
 
+
+@pytest.mark.fault(name="F16")
 @pytest.mark.parametrize("point", ["entered", "acted"])
 @pytest.mark.parametrize("number", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["worker", "worker's worker", "three levels", "two workers"])
 async def test_a_death_in_a_workers_action_is_settled_through_the_root(
-    kind: str, number: int, point: str, tmp_path: Path, host: Host
+    kind: str, number: int, point: str, tmp_path: Path, host: Host, tally: Tally
 ) -> None:
     """Exactly that action is uncertain, named with its own run; the tree then comes to the same end."""
-    clean = tmp_path / "clean"
-    clean.mkdir()
-    undisturbed = Site(clean, host)
+    undisturbed = Site(new_folder(tmp_path, "clean"), host)
     answer = undisturbed.process("attend", kind).end()["output"]
-    site = Site(tmp_path, host)
+    effects = len(undisturbed.world.effects)
 
-    site.killed("start", kind, point, number=number)
+    for one in range(ROUNDS):
+        site = Site(new_folder(tmp_path, str(one)), host)
+        site.killed("start", kind, point, number=number)
+        tally.add("deaths in a worker's action")
+        await _settled_through_the_root(site, kind, number - (point == "entered"), answer, effects)
+        await site.log().close()
 
+
+async def _settled_through_the_root(site: Site, kind: str, happened: int, answer: object, effects: int) -> None:
     open_actions = left_open(await site.rows())
     assert open_actions
     assert len(open_actions) == 1 or kind == "two workers"
-    seen = site.world.effects
-    assert len(seen) == number - (point == "entered")
+    assert len(site.world.effects) == happened
     told = site.process("resume", kind).end()
     assert (told["error"], told["root_run_id"]) == ("UncertainExecutionError", ROOT)
     assert told["action_id"] in open_actions
@@ -55,7 +64,7 @@ async def test_a_death_in_a_workers_action_is_settled_through_the_root(
     assert outcome.answer == answer
     assert set(operator.settled) == open_actions
     assert max(Counter(site.world.effects).values()) == 1
-    assert len(site.world.effects) == len(undisturbed.world.effects)
+    assert len(site.world.effects) == effects
     assert_sound(await site.rows())
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.reliability.facts import fold
 from tests.reliability.host import Host
-from tests.reliability.scale import TIMES
+from tests.reliability.scale import scaled
 from tests.reliability.sites import Site, new_folder
+from tests.reliability.tally import Tally
 from tests.reliability.trials import Trial, last_word
 
 HOUR = 3600
@@ -30,14 +30,18 @@ JUMPS = {
 
 SEED = 20_264
 
+RUNS = scaled(commit=1, short=3, full=13)
+"""Of each way in which the clock jumps."""
 
+
+@pytest.mark.fault(name="F10")
 @pytest.mark.parametrize("name", JUMPS)
 async def test_a_run_whose_clock_jumps_and_whose_processes_die_comes_to_the_same_end(
-    name: str, memory: Path, watching_host: Host
+    name: str, memory: Path, watching_host: Host, tally: Tally
 ) -> None:
     """No lease runs out, nothing is taken for older than it is, and no time is charged that did not pass."""
     chance = random.Random(f"{SEED} {name}")
-    for number in range(TIMES):
+    for number in range(RUNS):
         kind = chance.choice(["tool", "worker", "yield", "approval"])
         clean = Site(new_folder(memory, f"clean {number}"), watching_host)
         answer = clean.process("attend", kind).end()["output"]
@@ -49,6 +53,7 @@ async def test_a_run_whose_clock_jumps_and_whose_processes_die_comes_to_the_same
 
         for _ in range(2):
             assert life(dies_at=chance.randint(2, 5)) is None
+            tally.add("kills")
             await trial.look()
         told = life()
 
@@ -57,6 +62,6 @@ async def test_a_run_whose_clock_jumps_and_whose_processes_die_comes_to_the_same
         times = [row.at for row in trial.before]
         assert max(times) - min(times) > 0.99 * HOUR, "the clock did not jump"
         assert times != sorted(times)
+        tally.add("runs")
         assert fold(trial.before).seconds < HOUR / 2
-        await trial.site.log().close()
-        shutil.rmtree(trial.site.folder)
+        await trial.removed()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import random
-import shutil
 import signal
 from collections import Counter
 from collections.abc import Sequence
@@ -17,16 +16,17 @@ import pytest
 from tests.reliability.disks import Change, Mode, read_trace
 from tests.reliability.host import Host, Process
 from tests.reliability.programs import DISK
-from tests.reliability.scale import TIMES
+from tests.reliability.scale import scaled
 from tests.reliability.sites import Site
+from tests.reliability.tally import Tally
 from tests.reliability.trials import Trial, last_word
 
 SEED = 20_262
 
-DEATHS = 10 * TIMES
-"""Of each kind of run, at as many different writes; every write of it where there are no more."""
+DEATHS = scaled(commit=10, short=20, full=334)
+"""Of each kind of run. Where it has fewer writes than that, a process dies in each of them more than once."""
 
-PLACES = 2 * TIMES
+PLACES = scaled(commit=2, short=4, full=1_000)
 """Of each kind of run, for each kind of fault; every call of it where there are no more."""
 
 KINDS_OF_RUN = ["tool", "approval", "worker's worker", "yield", "two workers", "parallel read-only tools"]
@@ -53,8 +53,7 @@ class Clean:
         await trial.look()
         told = attend(trial.site, trial.kind).end()
         await trial.conclude(told["outcome"], self.answer, self.effects)
-        await trial.site.log().close()
-        shutil.rmtree(trial.site.folder)
+        await trial.removed()
 
 
 def undisturbed(folder: Path, kind: str, host: Host) -> Clean:
@@ -76,20 +75,23 @@ def places(count: int, wanted: int, chance: random.Random) -> list[int]:
     return sorted(chance.sample(range(1, reached + 1), min(reached, wanted)))
 
 
+@pytest.mark.fault(name="F5")
 @pytest.mark.parametrize("kind", KINDS_OF_RUN)
 async def test_a_process_that_dies_in_the_middle_of_a_write_is_followed_by_one_that_ends_the_run(
-    kind: str, memory: Path, watching_host: Host
+    kind: str, memory: Path, watching_host: Host, tally: Tally
 ) -> None:
     """Half of the write is in the file: of a page, of the log, of its header."""
     clean = undisturbed(memory / "clean", kind, watching_host)
     chance = random.Random(f"{SEED} {kind}")
 
-    for place in places(clean.changes[Change.WRITE], DEATHS, chance):
-        trial = Trial(Site(memory / str(place), watching_host, DISK), kind)
-        process = attend(trial.site, kind, [Change.WRITE], place, mode=Mode.HALF_THEN_DIE)
-        assert last_word(process) is None, f"the process did not die at write {place}"
-        assert process.wait() == -signal.SIGKILL
-        await clean.follows(trial)
+    while tally["deaths"] < DEATHS:
+        for place in places(clean.changes[Change.WRITE], DEATHS - tally["deaths"], chance):
+            trial = Trial(Site(memory / str(place), watching_host, DISK), kind)
+            process = attend(trial.site, kind, [Change.WRITE], place, mode=Mode.HALF_THEN_DIE)
+            assert last_word(process) is None, f"the process did not die at write {place}"
+            assert process.wait() == -signal.SIGKILL
+            tally.add("deaths")
+            await clean.follows(trial)
 
 
 @dataclass(frozen=True)
@@ -112,10 +114,11 @@ FAULTS = {
 }
 
 
+@pytest.mark.fault(name="F6")
 @pytest.mark.parametrize("mode", [Mode.ONCE, Mode.FOR_GOOD], ids=["once", "for good"])
 @pytest.mark.parametrize("name", FAULTS)
 async def test_a_fault_of_the_disk_ends_attempts_and_never_a_run(
-    name: str, mode: Mode, memory: Path, watching_host: Host
+    name: str, mode: Mode, memory: Path, watching_host: Host, tally: Tally
 ) -> None:
     """At the n-th call of its kind, in the same process or for the next one; the store says what it was."""
     fault, chance = FAULTS[name], random.Random(f"{SEED} {name} {mode}")
@@ -130,6 +133,7 @@ async def test_a_fault_of_the_disk_ends_attempts_and_never_a_run(
             told = process.end()
             said.update(told["errors"])
             assert told["faults"] > 0, f"call {place} was not reached"
+            tally.add("faults")
             assert told["outcome"] is None or told["outcome"]["state"] == "completed"
             assert mode is Mode.FOR_GOOD or told["outcome"] is not None, "one fault was more than one"
             trial.unsettled.update(told["settled"])

@@ -33,12 +33,14 @@ from protolink.testing import call, calls
 from protolink.tools import Tool
 from tests.reliability.facts import fold, of_kind
 from tests.reliability.host import Process
-from tests.reliability.scale import TIMES
+from tests.reliability.scale import scaled
 from tests.reliability.sites import Site
+from tests.reliability.tally import Tally
 from tests.reliability.teams import KINDS, ROOT, FileWorld, Operator, Player, World, acting, task
 from tests.support import turns
 
 
+@pytest.mark.fault(name="F8")
 async def test_a_store_that_is_locked_for_a_while_delays_a_run_and_no_more(site: Site) -> None:
     """Another program holds the file's write lock while the run wants to take its next step."""
     await KINDS["yield"].start(site.agent("yield"))
@@ -55,6 +57,7 @@ async def test_a_store_that_is_locked_for_a_while_delays_a_run_and_no_more(site:
     assert site.world.calls == 2
 
 
+@pytest.mark.fault(name="F8")
 async def test_a_store_that_stays_locked_is_a_clear_error_and_no_outcome(site: Site) -> None:
     """Nothing was entered, and when the lock is gone the run goes on."""
     await KINDS["yield"].start(site.agent("yield"))
@@ -71,6 +74,7 @@ async def test_a_store_that_stays_locked_is_a_clear_error_and_no_outcome(site: S
     assert (await impatient.resume_task(ROOT)).state is TaskState.INPUT_REQUIRED
 
 
+@pytest.mark.fault(name="F8")
 async def test_a_store_that_is_locked_while_an_action_runs_leaves_the_action_uncertain(site: Site) -> None:
     """Its effect has happened and its receipt could not be stored, so somebody has to look."""
     world = FileWorld(site.folder)
@@ -99,7 +103,8 @@ async def test_a_store_that_is_locked_while_an_action_runs_leaves_the_action_unc
     assert site.world.effects == [caught.value.action_id]
 
 
-async def test_a_disk_that_is_full_ends_the_attempt_and_never_the_run(site: Site) -> None:
+@pytest.mark.fault(name="F6")
+async def test_a_disk_that_is_full_ends_the_attempt_and_never_the_run(site: Site, tally: Tally) -> None:
     """The kernel lets no file of the process grow any further: at every size a different write fails."""
     answered = 0
     for kilobytes in range(40, 200, 8):
@@ -112,6 +117,7 @@ async def test_a_disk_that_is_full_ends_the_attempt_and_never_the_run(site: Site
             answered += 1
         except EOFError:
             assert process.wait() == 1
+            tally.add("full disks")
         operator = Operator(KINDS["tool"], small.world)
         outcome = await operator.attend(small.agent("tool"))
         assert outcome.task.state is TaskState.COMPLETED
@@ -170,6 +176,7 @@ class Odd(LLM):
         return cast("LLMReply", self._reply)
 
 
+@pytest.mark.fault(name="F13")
 @pytest.mark.parametrize("name", ODD_REPLIES)
 async def test_an_odd_reply_enters_no_action_and_leaves_a_run_that_can_be_read(name: str, tmp_path: Path) -> None:
     """It is stored, restored, and either answered, corrected, or the provider's fault; never the process's end."""
@@ -204,19 +211,28 @@ def mutated(text: str, chance: random.Random) -> str:
     return "".join(characters)
 
 
-async def test_no_mutation_of_a_reply_enters_an_action_or_ends_the_process() -> None:
+REPLIES = scaled(commit=100, short=500, full=10_000)
+
+
+@pytest.mark.fault(name="F13")
+async def test_no_mutation_of_a_reply_enters_an_action_or_ends_the_process(tally: Tally) -> None:
     """What is said never names a tool that exists, however it is read."""
     chance, world, said = random.Random(20_266), World(), '{"type": "tool_call", "tool": "launch", "args": {"v": 1}}'
 
-    for _ in range(100 * TIMES):
+    for _ in range(REPLIES):
         agent = Agent(name="a", llm=Odd(LLMReply(text=mutated(said, chance))), tools=[acting(world)], verbosity=0)
         ended = await agent.run_task(task())
         assert ended.state in (TaskState.COMPLETED, TaskState.FAILED)
+        tally.add("mutated replies")
 
     assert world.effects == []
 
 
-async def test_a_bit_that_was_flipped_under_a_paused_run_changes_no_answer(memory: Path) -> None:
+FLIPS = scaled(commit=60, short=300, full=10_000)
+
+
+@pytest.mark.fault(name="F9")
+async def test_a_bit_that_was_flipped_under_a_paused_run_changes_no_answer(memory: Path, tally: Tally) -> None:
     """Wherever it is: the run comes to the end that it would have come to, or is refused."""
     chance, whole = random.Random(20_267), memory / "whole.sqlite"
     log = SQLiteRecordLog(whole)
@@ -225,7 +241,7 @@ async def test_a_bit_that_was_flipped_under_a_paused_run_changes_no_answer(memor
     await log.close()
     content, outcomes = whole.read_bytes(), Counter[str]()
 
-    for number in range(60 * TIMES):
+    for number in range(FLIPS):
         damaged, place = bytearray(content), chance.randrange(len(content))
         damaged[place] ^= 1 << chance.randrange(8)
         path = memory / f"{number}.sqlite"
@@ -239,10 +255,14 @@ async def test_a_bit_that_was_flipped_under_a_paused_run_changes_no_answer(memor
             outcomes["went on"] += 1
             assert outcome.answer == "seen ['1', '2', '3']", f"a flipped bit of byte {place} changed the answer"
         await log.close()
+        tally.add("flips under a paused run")
+        for file in memory.glob(f"{number}.*"):
+            file.unlink()
 
     assert set(outcomes) <= {"went on", "StoreDamagedError", "StoreVersionError", "StoreError"}
     assert outcomes["went on"] > 0
     assert outcomes["StoreDamagedError"] > 5
+    tally.add("refused", FLIPS - outcomes["went on"])
 
 
 async def test_half_a_character_anywhere_keeps_no_run_from_being_stored(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from protolink.durable import Row
 from protolink.errors import UnknownRunError
 from protolink.testing import DyingLog, LogDiedError
 from tests.reliability.facts import assert_sound, fold, left_open, of_kind, stored
+from tests.reliability.tally import Tally
 from tests.reliability.teams import KINDS, ROOT, Operator, Outcome, World
 
 
@@ -42,8 +43,8 @@ class Interrupted:
     kind: str
     clean: Clean
 
-    async def check(self, *deaths: int, applied: bool) -> None:
-        """Let one process after the other die at its n-th write, then take the run to its end."""
+    async def check(self, *deaths: int, applied: bool) -> int:
+        """Let one process after the other die at its n-th write, then take the run to its end; gives how many died."""
         world, log = World(), DyingLog()
         operator = Operator(KINDS[self.kind], world)
         expected: set[str] = set()
@@ -65,7 +66,7 @@ class Interrupted:
         if self.kind == "explicit tool task" and not world.effects:
             # Nobody decides again about what the application itself has asked for.
             assert outcome.task.metadata["error"]["code"] == "not_executed"
-            return
+            return died
         assert outcome.task.state is TaskState.COMPLETED
         assert outcome.answer == self.clean.outcome.answer
         assert rows[: len(before)] == before, "something that was stored is gone"
@@ -79,6 +80,7 @@ class Interrupted:
         counters = fold(rows).counters
         assert world.calls <= counters.llm_calls <= world.calls + died
         assert await log.get(ROOT) is not None
+        return died
 
     async def unsettled(self, log: DyingLog) -> set[str]:
         rows = await self.rows(log)
@@ -99,29 +101,34 @@ class Interrupted:
         assert len(world.effects) == len(self.clean.world.effects)
 
 
+@pytest.mark.fault(name="F1")
 @pytest.mark.parametrize("applied", [True, False], ids=["stored", "lost"])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_wherever_the_process_dies_the_next_one_comes_to_the_same_end(kind: str, applied: bool) -> None:
+async def test_wherever_the_process_dies_the_next_one_comes_to_the_same_end(
+    kind: str, applied: bool, tally: Tally
+) -> None:
     """Every write is a place to die; together they are every state that a killed process can leave."""
     clean = await uninterrupted(kind)
 
     for place in range(1, clean.writes + 1):
         try:
-            await Interrupted(kind, clean).check(place, applied=applied)
+            tally.add("deaths in memory", await Interrupted(kind, clean).check(place, applied=applied))
         except BaseException as error:
             error.add_note(f"died at write {place} of {clean.writes}")
             raise
 
 
+@pytest.mark.fault(name="F1")
 @pytest.mark.parametrize("second", [2, 5])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_two_deaths_are_no_worse_than_one(kind: str, second: int) -> None:
+async def test_two_deaths_are_no_worse_than_one(kind: str, second: int, tally: Tally) -> None:
     """The process that takes up what a death has left dies as well, early or late."""
     clean = await uninterrupted(kind)
 
     for place in range(1, clean.writes + 1):
         try:
-            await Interrupted(kind, clean).check(place, second, applied=place % 2 == 0)
+            died = await Interrupted(kind, clean).check(place, second, applied=place % 2 == 0)
+            tally.add("deaths in memory", died)
         except BaseException as error:
             error.add_note(f"died at write {place} of {clean.writes}, and at write {second} of the next life")
             raise

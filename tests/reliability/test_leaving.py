@@ -16,10 +16,11 @@ import pytest
 from protolink import Task
 from protolink.testing import call
 from tests.http.servers import agent_at, connected, free_url, get, request_bytes
-from tests.reliability.scale import TIMES
+from tests.reliability.scale import scaled
+from tests.reliability.tally import Tally
 from tests.support import turns
 
-CLIENTS = 500 * TIMES
+CLIENTS = scaled(commit=500, short=1_000, full=10_000)
 AT_ONCE = 20
 RESET = struct.pack("ii", 1, 0)
 """A socket that lingers for no time is closed with a reset."""
@@ -55,8 +56,9 @@ async def leave(url: str, events: int, reached: Counter[str]) -> None:
         writer.transport.abort()
 
 
+@pytest.mark.fault(name="F20")
 @pytest.mark.skipif(sys.platform != "linux", reason="open files are counted in /proc")
-async def test_clients_that_leave_in_mid_stream_leave_nothing_behind() -> None:
+async def test_clients_that_leave_in_mid_stream_leave_nothing_behind(tally: Tally) -> None:
     """No task, no connection and no run: what nobody listens to any more is canceled, and its tools are told."""
     chance, endless, url, reached = random.Random(SEED), Endless(), free_url(), Counter[str]()
     script = [call("wait")] * (2 * CLIENTS)
@@ -70,6 +72,10 @@ async def test_clients_that_leave_in_mid_stream_leave_nothing_behind() -> None:
             await asyncio.gather(*(leave(url, chance.randint(0, 4), reached) for _ in range(AT_ONCE)))
         await _quiet(endless, tasks)
 
+        tally.add("clients", CLIENTS)
+        tally.add("in mid stream", reached["in mid stream"])
+        tally.see("descriptors more than before", _open_files() - files)
+        tally.see("tasks more than before", len(asyncio.all_tasks()) - tasks)
         assert _open_files() <= files
         assert len(asyncio.all_tasks()) <= tasks
         assert reached["in mid stream"] > CLIENTS // 2

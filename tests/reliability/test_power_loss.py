@@ -21,14 +21,20 @@ from tests.reliability.disks import Change, State, Step, read_trace
 from tests.reliability.facts import assert_sound, left_open, of_kind, uncertain
 from tests.reliability.host import Host
 from tests.reliability.programs import DISK
-from tests.reliability.scale import TIMES
+from tests.reliability.scale import scaled
 from tests.reliability.sites import Site
+from tests.reliability.tally import Tally
 from tests.reliability.teams import KINDS, Operator
 from tests.reliability.trials import last_word
 
 SEED = 20_261
 CUTS = 20
 """Of one run; every second one right after an action was entered."""
+
+RUNS = scaled(commit=1, short=2, full=25)
+"""Of each kind."""
+
+pytestmark = pytest.mark.fault(name="F4")
 
 CUT_KINDS = [
     "tool",
@@ -139,61 +145,65 @@ async def check_after_power_loss(run: Traced, length: int, folder: Path, chance:
     await site.log().close()
 
 
-async def cut(kind: str, folder: Path, host: Host, chance: random.Random, **faults: int) -> int:
-    """Cut the power of one run again and again. Gives how many cuts found something that was not synced."""
+async def cut(
+    kind: str, folder: Path, host: Host, chance: random.Random, tally: Tally, name: str = "cuts", **faults: int
+) -> None:
+    """Cut the power of one run again and again, and count the cuts that found something that was not synced."""
     run = await traced(kind, folder / "run", host, dies_at=chance.randint(4, 7), **faults)
-    entered, was_torn = run.entered(), 0
+    entered = run.entered()
     assert entered
     assert sum(step.change is Change.SYNC for step in run.steps) > 10
     assert any(step.has_failed for step in run.steps) is bool(faults)
     for number in range(CUTS):
         length = entered[number // 2 % len(entered)] if number % 2 else chance.randint(1, len(run.steps))
-        was_torn += bool(run.state(length).uncertain)
+        tally.add(name)
+        tally.add("right after an entry", length in entered)
+        tally.add("torn", bool(run.state(length).uncertain))
         try:
             await check_after_power_loss(run, length, folder / str(number), chance)
         except BaseException as error:
             error.add_note(f"cut {number} of {kind}, after step {length} of {len(run.steps)}")
             raise
-    return was_torn
+    await run.site.log().close()
 
 
 @pytest.mark.parametrize("kind", CUT_KINDS)
 async def test_after_a_power_loss_every_action_is_in_one_of_the_promised_states(
-    kind: str, memory: Path, watching_host: Host
+    kind: str, memory: Path, watching_host: Host, tally: Tally
 ) -> None:
     """Whatever the disk keeps of what was not synced, in pieces of 512 bytes; what was acknowledged is there."""
     chance = random.Random(f"{SEED} {kind}")
-    was_torn = 0
 
-    for number in range(TIMES):
+    for number in range(RUNS):
         folder = memory / str(number)
-        was_torn += await cut(kind, folder, watching_host, chance)
+        await cut(kind, folder, watching_host, chance, tally)
         shutil.rmtree(folder)
 
-    assert was_torn > CUTS * TIMES // 4, "the cuts had nothing to tear"
+    assert tally["right after an entry"] >= tally["cuts"] // 2
+    assert tally["torn"] > tally["cuts"] // 4, "the cuts had nothing to tear"
 
 
 @pytest.mark.parametrize("kind", ["tool", "worker", "yield"])
 async def test_a_sync_that_fails_before_the_power_goes_is_never_taken_for_one_that_worked(
-    kind: str, memory: Path, watching_host: Host
+    kind: str, memory: Path, watching_host: Host, tally: Tally
 ) -> None:
     """The kernel forgets what it could not write, and the next sync says nothing about it.
 
     The first two syncs are part of the making of the file, in which nothing has been acknowledged yet.
     """
     chance = random.Random(f"{SEED} {kind} failing")
-    was_torn = 0
+    cuts = "cuts behind a failed sync"
 
-    for number in range(2 * TIMES):
+    for number in range(2 * RUNS):
         folder = memory / str(number)
-        was_torn += await cut(kind, folder, watching_host, chance, sync=chance.randint(3, 12))
+        await cut(kind, folder, watching_host, chance, tally, cuts, sync=chance.randint(3, 12))
         shutil.rmtree(folder)
 
-    assert was_torn > 2 * CUTS * TIMES // 4, "the cuts had nothing to tear"
+    assert tally["torn"] > tally[cuts] // 4, "the cuts had nothing to tear"
 
 
 async def test_a_power_loss_around_a_checkpoint_loses_nothing_that_was_acknowledged(
-    memory: Path, watching_host: Host
+    memory: Path, watching_host: Host, tally: Tally
 ) -> None:
     """While the log is moved into the file, and when it is begun anew; half of the cuts are right in the former."""
     chance, records, size, folder = random.Random(SEED), 14, 700_000, memory / "run"
@@ -204,7 +214,8 @@ async def test_a_power_loss_around_a_checkpoint_loses_nothing_that_was_acknowled
     moving = list(moments_of_checkpoints(steps))
     assert len(moving) > 100
 
-    for number in range(CUTS * TIMES):
+    for number in range(CUTS * RUNS):
+        tally.add("cuts around a checkpoint")
         length = chance.choice(moving) if number % 2 else chance.randint(1, len(steps))
         state = State(steps[:length], folder / DISK)
         (memory / str(number)).mkdir()
@@ -230,17 +241,18 @@ def moments_of_checkpoints(steps: Sequence[Step]) -> Iterator[int]:
 
 @pytest.mark.parametrize("kind", ["tool", "worker's worker"])
 async def test_when_an_action_is_entered_nothing_that_it_depends_on_is_left_to_the_disk(
-    kind: str, memory: Path, watching_host: Host
+    kind: str, memory: Path, watching_host: Host, tally: Tally
 ) -> None:
     """Its start is synced, and so are the names of the file and its log; the index in memory is made anew anyway."""
     run = await traced(kind, memory / "run", watching_host, dies_at=7)
 
     for length in run.entered():
+        tally.add("entries looked at")
         assert {name for name in run.state(length).uncertain if not name.endswith((".lock", "-shm"))} == set()
 
 
 async def test_no_action_is_entered_while_the_names_of_its_files_are_uncertain(
-    memory: Path, watching_host: Host
+    memory: Path, watching_host: Host, tally: Tally
 ) -> None:
     """Whichever sync fails, that of the folder included, for which SQLite alone would not say so."""
     failed: set[str] = set()
@@ -250,6 +262,7 @@ async def test_no_action_is_entered_while_the_names_of_its_files_are_uncertain(
         (first, *_) = [number for number, step in enumerate(run.steps, 1) if step.has_failed]
         failed.add("folder" if run.state(first).is_folder(run.steps[first - 1]) else "file")
         for length in run.entered():
+            tally.add("entries looked at")
             assert {name for name in run.state(length).unnamed if not name.endswith((".lock", "-shm"))} == set()
 
     assert failed == {"folder", "file"}

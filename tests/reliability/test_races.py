@@ -12,19 +12,24 @@ import pytest
 from protolink.errors import RunBusyError
 from tests.reliability.facts import assert_sound, fold
 from tests.reliability.host import Host, Process
-from tests.reliability.scale import TIMES
+from tests.reliability.scale import scaled
 from tests.reliability.sites import Site
+from tests.reliability.tally import Tally
 from tests.reliability.teams import KINDS, ROOT
 
-RACES = 60 * TIMES
-RACERS = 4
+RACES = scaled(commit=20, short=30, full=167)
+"""Of each number of racers, for one run and for one new id."""
+
+RACERS = [2, 4, 8]
 ONE_SECOND = 1.0
 
+pytestmark = pytest.mark.fault(name="F17")
 
-@pytest.fixture
-def racers(host: Host) -> list[Process]:
+
+@pytest.fixture(params=RACERS)
+def racers(request: pytest.FixtureRequest, host: Host) -> list[Process]:
     """Processes that wait for the same word."""
-    return [host.start("race") for _ in range(RACERS)]
+    return [host.start("race") for _ in range(request.param)]
 
 
 def raced(racers: list[Process], site: Site, verb: str, kind: str) -> list[dict[str, Any]]:
@@ -39,7 +44,7 @@ def raced(racers: list[Process], site: Site, verb: str, kind: str) -> list[dict[
 
 
 async def test_of_several_processes_that_resume_one_run_the_losers_are_told_that_it_is_busy(
-    racers: list[Process], tmp_path: Path, host: Host
+    racers: list[Process], tmp_path: Path, host: Host, tally: Tally
 ) -> None:
     """Each slice is worked once, by whoever has it, and a loser has lost nothing but its time."""
     outcomes: Counter[str] = Counter()
@@ -49,24 +54,28 @@ async def test_of_several_processes_that_resume_one_run_the_losers_are_told_that
         site = Site(folder, host)
         await KINDS["yield"].start(site.agent("yield"))
 
+        tally.add("races for a run")
         for told in raced(racers, site, "resume", "yield"):
             outcomes[told.get("error", "resumed")] += 1
             assert told.get("error") in (None, "RunBusyError")
             if "error" in told:
                 assert told["owner"] is not None
-                assert told["seconds"] < ONE_SECOND
+                tally.add("losers")
+                tally.see("s of the slowest loser", told["seconds"])
+                assert told["seconds"] - told["kept_waiting"] < ONE_SECOND
 
         rows = await site.rows()
         assert_sound(rows)
         assert max(Counter(site.world.effects).values()) == 1
         assert site.world.calls == fold(rows).counters.llm_calls
+        await site.log().close()
 
     assert outcomes["RunBusyError"] > 0, "nobody was in anybody's way"
     assert outcomes["resumed"] >= RACES
 
 
 async def test_of_several_processes_that_start_one_id_on_a_new_file_one_executes_it(
-    racers: list[Process], tmp_path: Path, host: Host
+    racers: list[Process], tmp_path: Path, host: Host, tally: Tally
 ) -> None:
     """The file itself is made by one of them, too."""
     outcomes: Counter[str] = Counter()
@@ -75,6 +84,7 @@ async def test_of_several_processes_that_start_one_id_on_a_new_file_one_executes
         folder.mkdir()
         site = Site(folder, host)
 
+        tally.add("races for a new id")
         told = raced(racers, site, "start", "tool")
 
         outcomes.update(one.get("error", "executed") for one in told)
@@ -85,7 +95,7 @@ async def test_of_several_processes_that_start_one_id_on_a_new_file_one_executes
     assert outcomes["executed"] == RACES
 
 
-async def test_a_run_is_busy_for_another_agent_of_the_same_process_too(site: Site) -> None:
+async def test_a_run_is_busy_for_another_agent_of_the_same_process_too(site: Site, tally: Tally) -> None:
     """The lock belongs to the attempt and not to the process."""
     await KINDS["yield"].start(site.agent("yield"))
 
@@ -93,4 +103,5 @@ async def test_a_run_is_busy_for_another_agent_of_the_same_process_too(site: Sit
 
     busy = [one for one in outcomes if isinstance(one, RunBusyError)]
     assert len(busy) == 2
+    tally.add("losers in one process", len(busy))
     assert site.world.calls == 2

@@ -9,25 +9,30 @@ from pathlib import Path
 import pytest
 
 from tests.reliability.host import Host
-from tests.reliability.scale import TIMES
+from tests.reliability.scale import scaled
 from tests.reliability.sites import Site, new_folder
+from tests.reliability.tally import Tally
 from tests.reliability.teams import KINDS
 from tests.reliability.trials import Trial, last_word
 
-KILLS = 50 * TIMES
-"""Of each kind of run."""
+RANDOM_KINDS = ["tool", "worker's worker", "approval", "yield", "parallel read-only tools", "worker"]
+FUSED_KINDS = ["tool", "prepared tool", "worker", "yield"]
 
-FUSES = 25 * TIMES
-"""Of each kind of run."""
+KILLS = scaled(commit=50, short=100, full=1_670)
+"""Of each kind of run, at moments that nobody chose."""
+
+FUSES = scaled(commit=25, short=75, full=750)
+"""Of each kind of run, between an effect and its receipt."""
 
 SEED = 20_260
 FEWEST_WRITES = 6
 """Any run here reserves its root, asks its model twice, enters a tool, and ends."""
 
 
+@pytest.mark.fault(name="F1")
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("explicit tool task", "reconcile")])
 async def test_a_process_that_is_killed_at_any_write_is_followed_by_one_that_ends_the_run(
-    kind: str, memory: Path, host: Host
+    kind: str, memory: Path, host: Host, tally: Tally
 ) -> None:
     """The real thing: SIGKILL behind each write that was committed, and before each that was not."""
     clean = Site(new_folder(memory, "clean"), host)
@@ -43,6 +48,7 @@ async def test_a_process_that_is_killed_at_any_write_is_followed_by_one_that_end
         if ended is not None:
             break
         assert process.wait() == -signal.SIGKILL
+        tally.add("kills at commits")
         await trial.look()
         await trial.conclude(trial.site.process("attend", kind).end(), told["output"], len(set(clean.world.effects)))
 
@@ -50,28 +56,28 @@ async def test_a_process_that_is_killed_at_any_write_is_followed_by_one_that_end
     assert place > FEWEST_WRITES
 
 
-@pytest.mark.parametrize("kind", ["tool", "worker's worker", "approval", "yield", "parallel read-only tools", "worker"])
-async def test_kills_at_moments_that_nobody_chose(kind: str, memory: Path, host: Host) -> None:
+@pytest.mark.fault(name="F3")
+@pytest.mark.parametrize("kind", RANDOM_KINDS)
+async def test_kills_at_moments_that_nobody_chose(kind: str, memory: Path, host: Host, tally: Tally) -> None:
     """Each process lives for a random number of microseconds, in starts, resumes and settlements alike."""
     chance = random.Random(f"{SEED} {kind}")
     answer, effects, seconds = await _measured(kind, Site(new_folder(memory, "clean"), host))
-    kills = 0
 
-    while kills < KILLS:
+    while tally["kills"] < KILLS:
         trial = Trial(Site(new_folder(memory, str(chance.random())), host), kind)
-        kills += await _killed_until_it_ends(trial, chance, answer, effects, seconds)
+        await _killed_until_it_ends(trial, chance, answer, effects, seconds, tally)
+        await trial.removed()
 
 
-@pytest.mark.parametrize("kind", ["tool", "prepared tool", "worker", "yield"])
-async def test_kills_between_an_effect_and_its_receipt(kind: str, memory: Path, host: Host) -> None:
+@pytest.mark.fault(name="F2")
+@pytest.mark.parametrize("kind", FUSED_KINDS)
+async def test_kills_between_an_effect_and_its_receipt(kind: str, memory: Path, host: Host, tally: Tally) -> None:
     """From a microsecond to five milliseconds behind the entry of an action, or behind its effect."""
     chance = random.Random(f"{SEED} {kind} fused")
     answer, effects, _ = await _measured(kind, Site(new_folder(memory, "clean"), host))
-    kills = between = trials = 0
 
-    while kills < FUSES:
-        trials += 1
-        trial = Trial(Site(new_folder(memory, str(trials)), host), kind)
+    while tally["kills"] < FUSES:
+        trial = Trial(Site(new_folder(memory, str(chance.random())), host), kind)
         point, number, seconds = chance.choice(["entered", "acted"]), chance.randint(1, effects), chance.random()
         process = host.start(
             "fused",
@@ -84,13 +90,14 @@ async def test_kills_between_an_effect_and_its_receipt(kind: str, memory: Path, 
         told = last_word(process)
         if told is None:
             assert process.wait() == -signal.SIGALRM
-            kills += 1
+            tally.add("kills")
             await trial.look()
-            between += bool(trial.unsettled)
+            tally.add("with the effect and no receipt", bool(trial.unsettled))
             told = trial.site.process("attend", kind).end()
         await trial.conclude(told, answer, effects)
+        await trial.removed()
 
-    assert between > FUSES // 4, "the kills came before the entry or behind the receipt"
+    assert tally["with the effect and no receipt"] > FUSES // 4, "the kills came before the entry or behind the receipt"
 
 
 async def _measured(kind: str, site: Site) -> tuple[object, int, float]:
@@ -100,17 +107,16 @@ async def _measured(kind: str, site: Site) -> tuple[object, int, float]:
 
 
 async def _killed_until_it_ends(
-    trial: Trial, chance: random.Random, answer: object, effects: int, seconds: float
-) -> int:
-    """Start process after process; gives how many of them were killed."""
-    kills = 0
+    trial: Trial, chance: random.Random, answer: object, effects: int, seconds: float, tally: Tally
+) -> None:
+    """Start process after process, and count those that were killed."""
+    tally.add("runs")
     while True:
         process = trial.site.process("attend", trial.kind, timer=chance.uniform(1e-6, 1.3 * seconds))
         told = last_word(process)
         if told is not None:
             break
         assert process.wait() == -signal.SIGALRM
-        kills += 1
+        tally.add("kills")
         await trial.look()
     await trial.conclude(told, answer, effects)
-    return kills

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar, cast
 
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -25,10 +26,18 @@ from protolink.durable import Row
 from protolink.errors import DurableExecutionError, UnknownRunError
 from protolink.testing import DyingLog, LogDiedError, call, calls, delegate
 from tests.reliability.facts import assert_sound, facts, fold, left_open
-from tests.reliability.scale import TIMES
+from tests.reliability.scale import scaled
+from tests.reliability.tally import Tally
 from tests.reliability.teams import ASKING, ROOT, Player, World, acting, task, worker
 
 T = TypeVar("T")
+
+GROUPS = 10
+EXAMPLES = scaled(commit=20, short=40, full=1_000)
+"""Of each group."""
+
+RULES = scaled(commit=30, short=50, full=100)
+"""In an example, at most."""
 
 MAX_STEPS = 12
 
@@ -59,6 +68,7 @@ class Lives(RuleBasedStateMachine):
         self.slice = 2
 
     def teardown(self) -> None:
+        REACHED["examples"] += 1
         self.loop.run_until_complete(asyncio.sleep(0))
         self.loop.close()
 
@@ -243,6 +253,7 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def nothing_happens_twice(self) -> None:
+        REACHED["rules"] += 1
         assert max(Counter(self.world.effects).values(), default=0) <= 1
 
     @invariant()
@@ -278,24 +289,37 @@ class Lives(RuleBasedStateMachine):
         assert info is None or info.owner is None
 
 
-def test_no_sequence_of_requests_and_deaths_breaks_an_invariant() -> None:
-    """After each step the invariants are checked; at the end, that the steps have led everywhere."""
+@pytest.fixture(scope="module", autouse=True)
+def _everywhere() -> Iterator[None]:
+    """At the end the steps of all groups together have led everywhere."""
     REACHED.clear()
+    yield
+    missed = {"died", "uncertain", *KINDS_OF_RECORDS} - set(REACHED)
+    assert not missed or REACHED["examples"] < GROUPS * EXAMPLES
+
+
+@pytest.mark.fault(name="F28")
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_no_sequence_of_requests_and_deaths_breaks_an_invariant(group: int, tally: Tally) -> None:
+    """After each step the invariants are checked; at the end, that the steps have led everywhere."""
+
+    before = Counter(REACHED)
 
     run_state_machine_as_test(
-        Lives,
+        seed(group)(Lives),
         settings=settings(
-            max_examples=200 * TIMES,
-            stateful_step_count=30,
+            max_examples=EXAMPLES,
+            stateful_step_count=RULES,
+            database=None,  # where the examples begin is decided by the group alone
             deadline=None,
-            # Whether 200 examples lead everywhere must not be a matter of luck; more of them may look anywhere.
-            derandomize=TIMES == 1,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         ),
     )
 
-    missed = {"died", "uncertain", *KINDS_OF_RECORDS} - set(REACHED)
-    assert not missed
+    for told in ("examples", "rules", "died", "uncertain"):
+        tally.add(told, REACHED[told] - before[told])
+    assert tally["examples"] >= EXAMPLES
+    assert tally["died"] > 0
 
 
 def test_a_life_can_reach_its_end() -> None:

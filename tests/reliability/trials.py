@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import cast
@@ -50,6 +51,11 @@ class Trial:
         assert set(settled) == self.unsettled
         assert len(set(self.site.world.effects)) == effects
         assert self.site.world.calls <= fold(rows).counters.llm_calls
+
+    async def removed(self) -> None:
+        """Its files are of no use any more; thousands of trials would fill the disk."""
+        await self.site.log().close()
+        shutil.rmtree(self.site.folder)
 
 
 def last_word(process: Process) -> dict[str, object] | None:

@@ -1,12 +1,11 @@
 """Every parser of foreign data, fed with what is nearly right: a value or a complaint, and nothing else.
 
-A release runs it with `PROTOLINK_TORTURE=60`, which is a million inputs over all parsers.
+`make torture FULL=1 FAULT=fuzz` makes a million inputs over all parsers of it.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,8 +21,11 @@ from protolink.tools.arguments import ArgumentsError
 from protolink.tools.jsonschema import JsonSchemaArguments
 from protolink.tools.tool import Tool
 from protolink.transport.http.encoding import LineReader, read_frame
+from tests.reliability.scale import scaled
+from tests.reliability.tally import Tally
 
-INPUTS = 2_000 * int(os.environ.get("PROTOLINK_TORTURE", "1"))
+INPUTS = scaled(commit=2_000, short=5_000, full=112_000)
+"""For each parser."""
 
 SPLINTERS = [
     '"', "\\", "{", "}", "[", "]", ",", ":", "null", "true", "NaN", "1e999", "-0", "9" * 400, "\\ud800", "\x00",
@@ -119,13 +121,15 @@ PARSERS: dict[str, tuple[Any, Callable[[str], object], tuple[type[Exception], ..
 }
 
 
+@pytest.mark.fault(name="fuzz")
 @pytest.mark.parametrize("parser", PARSERS)
-def test_a10_nearly_right_data_is_a_value_or_a_complaint(parser: str) -> None:
+def test_a10_nearly_right_data_is_a_value_or_a_complaint(parser: str, tally: Tally) -> None:
     """No other exception, whatever the place of the flaw; and some of it is right after all."""
     sample, read, complaints = PARSERS[parser]
     read(json.dumps(sample))
     refused = 0
     for text in nearly(sample):
+        tally.add("inputs")
         try:
             outcome = read(text)
         except complaints:
@@ -136,4 +140,5 @@ def test_a10_nearly_right_data_is_a_value_or_a_complaint(parser: str) -> None:
                 refused += isinstance(outcome, Malformed)
                 assert not isinstance(outcome, list) or all(isinstance(item, ProposedCall) for item in outcome)
 
+    tally.add("refused", refused)
     assert 0 < refused < INPUTS
