@@ -31,7 +31,7 @@ from protolink.durable import RecordLog
 from protolink.errors import RunInterrupted, UnknownRunError
 from protolink.llms import LLM, LLMReply, LLMRequest
 from protolink.testing import call, calls, delegate
-from protolink.tools import Tool
+from protolink.tools import Tool, ask_user
 from protolink.tools.prepared import PreparedTool
 
 ROOT = "root"
@@ -283,6 +283,11 @@ def _two_workers(log: RecordLog, world: World) -> Agent:
     return Agent(name="parent", llm=Player(world.asked, both), subagents=children, durability=log)
 
 
+def _question(log: RecordLog, world: World) -> Agent:
+    model = Player(world.asked, call("ask_user", question="How many?"), call("act", value=2))
+    return Agent(name="question", llm=model, tools=[ask_user, acting(world)], durability=log)
+
+
 def _asking_child(log: RecordLog, world: World) -> Agent:
     child = Agent(
         name="worker",
@@ -338,6 +343,7 @@ KINDS: Mapping[str, Kind] = {
     "tool": Kind(_tool),
     "prepared tool": Kind(_prepared),
     "approval": Kind(_approval),
+    "question": Kind(_question),
     "worker": Kind(_worker),
     "worker's worker": Kind(_grandchild),
     "three levels": Kind(_three_levels),
@@ -397,6 +403,8 @@ class Operator:
                     "approved": True,
                     "fingerprint": interruption.fingerprint,
                 }
+            elif interruption is not None and interruption.kind == "input":
+                response = {"request_id": interruption.request_id, "answer": 2}
         raise AssertionError("the run does not end")
 
     async def _go_on(self, agent: Agent, response: Mapping[str, Any]) -> Task:

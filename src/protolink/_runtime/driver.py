@@ -209,9 +209,29 @@ class Driver:
             if action.is_open:
                 self.journal.note(self.run_id, ActionCanceled(action_id=action_id))
         self.journal.note(self.run_id, RunFinished(status="canceled", reason=reason))
+        if self.parent is None and self.journal.lease is not None:
+            self._give_back_soon()
+            return
         if self.parent is None:
             self.journal.close()
         self._finish()
+
+    def _give_back_soon(self, task: asyncio.Task[None] | None = None) -> None:
+        """Let a task give back what a resumed run holds already; another one where that was canceled at once, too."""
+        if not self._ended:
+            self.task = asyncio.get_running_loop().create_task(self._give_back(), context=self.variables)
+            self.task.add_done_callback(self._give_back_soon)
+
+    async def _give_back(self) -> None:
+        try:
+            with suppress(DurableExecutionError):  # what could not be stored is not: the run can be taken up again
+                await self.journal.settle()
+        finally:
+            self.task = None
+            try:
+                await self.journal.end()
+            finally:
+                self._finish()
 
     def child(self, worker: Subagent, request: Request, action_id: str) -> Driver:
         """Start a child run in the same list, on behalf of the action `action_id`."""
