@@ -6,11 +6,12 @@ import asyncio
 import os
 import resource
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import cycle
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +119,11 @@ async def attend(
     applied: bool = True,
     timer: float | None = None,
     largest_file: int | None = None,
+    statement: int | None = None,
 ) -> Any:
     """Take the run to its end as an operator would, unless something kills the process first."""
+    if statement is not None:
+        _die_at_statement(statement)
     log: RecordLog = SQLiteRecordLog(Path(folder) / STORE)
     writes = None
     if dies_at is not None:
@@ -140,6 +144,22 @@ async def attend(
         "settled": outcome.uncertain,
         "writes": None if writes is None else writes.writes,
     }
+
+
+def _die_at_statement(last: int) -> None:
+    """Kill this process right before its n-th statement, over all connections that it will open."""
+    connect, numbers = sqlite3.connect, count(1)
+
+    def reach(statement: str) -> None:
+        if next(numbers) == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def traced(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **options)
+        connection.set_trace_callback(reach)
+        return connection
+
+    sqlite3.connect = traced  # type: ignore[assignment]
 
 
 class MarkedWorld(FileWorld):
@@ -338,8 +358,6 @@ def _used(limit: int) -> int:
 
 async def hold(line: Line, *, folder: str) -> Any:
     """Hold the write lock of the store until told otherwise, as another program might."""
-    import sqlite3
-
     connection = sqlite3.connect(Path(folder) / STORE, isolation_level=None)
     connection.execute("BEGIN EXCLUSIVE")
     line.ask("held")

@@ -18,6 +18,19 @@ from tests.reliability.trials import Trial, last_word
 RANDOM_KINDS = ["tool", "worker's worker", "approval", "yield", "parallel read-only tools", "worker"]
 FUSED_KINDS = ["tool", "prepared tool", "worker", "yield"]
 
+STATEMENT_KINDS = [
+    "tool",
+    "prepared tool",
+    "approval",
+    "question",
+    "worker",
+    "worker's worker",
+    "yield",
+    "typed answer",
+    "parallel read-only tools",
+    "reconcile",
+][: scaled(commit=1, short=3, full=10)]
+
 KILLS = scaled(commit=50, short=100, full=1_670)
 """Of each kind of run, at moments that nobody chose."""
 
@@ -25,6 +38,9 @@ FUSES = scaled(commit=25, short=75, full=750)
 """Of each kind of run, between an effect and its receipt."""
 
 SEED = 20_260
+FEWEST_STATEMENTS = 60
+"""Of any run: those that make the file, and a transaction for each write."""
+
 FEWEST_WRITES = 6
 """Any run here reserves its root, asks its model twice, enters a tool, and ends."""
 
@@ -54,6 +70,32 @@ async def test_a_process_that_is_killed_at_any_write_is_followed_by_one_that_end
 
     await trial.conclude(ended, told["output"], len(set(clean.world.effects)))
     assert place > FEWEST_WRITES
+
+
+@pytest.mark.fault(name="F1")
+@pytest.mark.parametrize("kind", STATEMENT_KINDS)
+async def test_a_process_that_is_killed_before_any_statement_is_followed_by_one_that_ends_the_run(
+    kind: str, memory: Path, host: Host, tally: Tally
+) -> None:
+    """From the making of the file to the last record; what was written so far is in the file, and nothing else."""
+    answer, effects, _ = await _measured(kind, Site(new_folder(memory, "clean"), host))
+
+    while True:
+        place = tally["kills at statements"] + 1
+        trial = Trial(Site(new_folder(memory, str(place)), host), kind)
+        told = last_word(process := trial.site.process("attend", kind, statement=place))
+        if told is None:
+            assert process.wait() == -signal.SIGKILL
+            tally.add("kills at statements")
+            await trial.look()
+            await trial.conclude(trial.site.process("attend", kind).end(), answer, effects)
+            await trial.removed()
+            continue
+        await trial.conclude(told, answer, effects)
+        await trial.removed()
+        break
+
+    assert place > FEWEST_STATEMENTS
 
 
 @pytest.mark.fault(name="F3")

@@ -48,7 +48,10 @@ class Trial:
         assert (told["state"], told["output"]) == ("completed", answer)
         settled = [record.action_id for record in cast("list[ActionReconciled]", of_kind(rows, ActionReconciled))]
         assert len(settled) == len(set(settled))
-        assert set(settled) == self.unsettled
+        surplus = set(settled) - self.unsettled
+        assert self.unsettled <= set(settled), "an action that was entered was not called uncertain"
+        # There a tool itself says once that nobody knows.
+        assert len(surplus) <= (self.kind == "reconcile"), "an action was called uncertain for no reason"
         assert len(set(self.site.world.effects)) == effects
         assert self.site.world.calls <= fold(rows).counters.llm_calls
 
