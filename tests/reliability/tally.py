@@ -48,7 +48,8 @@ def tally(request: pytest.FixtureRequest) -> Iterator[Tally]:
     """Counts what the test causes; a test that has caused nothing fails."""
     counted = request.node.stash.setdefault(TALLY, Tally())
     yield counted
-    assert counted.counts.total() > 0, "the fault was not reached"
+    if not any(report.failed for report in request.node.stash.get(REPORTS, [])):
+        assert counted.counts.total() > 0, "the fault was not reached"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -15,7 +15,7 @@ from protolink.durable.memory import MemoryRecordLog
 from protolink.testing import call
 from tests.reliability.facts import assert_sound
 from tests.reliability.tally import Tally
-from tests.reliability.teams import ASKING, KINDS, ROOT, Kind, Operator, Player, Wait, World, acting, task
+from tests.reliability.teams import ASKING, KINDS, ROOT, Kind, Operator, Player, Wait, World, acting
 from tests.support import turns
 
 GRACE_TURNS = 40
