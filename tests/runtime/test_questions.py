@@ -249,6 +249,21 @@ async def test_the_same_answer_twice_is_one_and_another_is_refused(turns: Sequen
     assert (again.state, len(clerk.heard)) == (first.state, heard)
 
 
+async def test_an_answer_that_is_repeated_after_a_death_takes_the_run_up() -> None:
+    """Whoever has not heard what became of an answer gives it again, and must not be told that somebody is at work."""
+    log = DyingLog()
+    run_id, (waiting,) = await Clerk(QUESTION, store=log).paused()
+    with pytest.raises(LogDiedError):
+        dying = Clerk(QUESTION, store=log.reopened(dies_at=1, applied=True))
+        await dying.agent().resume_task(run_id, request_id=waiting["request_id"], answer="red")
+    clerk = Clerk(QUESTION, store=log.reopened())
+
+    task = await clerk.agent().resume_task(run_id, request_id=waiting["request_id"], answer="red")
+
+    assert task.state is TaskState.COMPLETED
+    assert clerk.heard[-1] == ["red"]
+
+
 async def test_the_same_question_again_is_another_question() -> None:
     """What a person says may change, so an answer is never given again by itself."""
     clerk = Clerk(QUESTION, QUESTION)

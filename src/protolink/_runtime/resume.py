@@ -172,13 +172,14 @@ _Answer = ApprovalAnswered | QuestionAnswered
 
 
 def _settle(tree: TreeState, root: RunState, response: Response) -> tuple[RunState, _Answer | None] | None:
-    """The record of an answer and whose it is; None where nothing was said and the run waits for an answer."""
+    """The record of an answer, where it is a new one, and whose it is; None where the run waits for something else."""
     waiting = root.rest if isinstance(root.rest, RunPaused) else None
     if waiting is None or waiting.kind == "yield":
         if response.is_silent:
             return root, None
         if response.request_id is not None and _was_given_before(tree, response):
-            return None
+            # Whoever repeats an answer wants the run to go on, and the attempt that had it may be gone.
+            return (root, None) if waiting is None else None
         raise DurableExecutionError("this run waits for no answer; resume it without one")
     if response.is_silent:
         return None
