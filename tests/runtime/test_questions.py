@@ -253,8 +253,8 @@ async def test_an_answer_that_is_repeated_after_a_death_takes_the_run_up() -> No
     """Whoever has not heard what became of an answer gives it again, and must not be told that somebody is at work."""
     log = DyingLog()
     run_id, (waiting,) = await Clerk(QUESTION, store=log).paused()
+    dying = Clerk(QUESTION, store=log.reopened(dies_at=1, applied=True))
     with pytest.raises(LogDiedError):
-        dying = Clerk(QUESTION, store=log.reopened(dies_at=1, applied=True))
         await dying.agent().resume_task(run_id, request_id=waiting["request_id"], answer="red")
     clerk = Clerk(QUESTION, store=log.reopened())
 
