@@ -96,17 +96,21 @@ async def _told(work: Any) -> Any:
         told: dict[str, Any] = {"error": type(error).__name__, "message": str(error)}
         for name in ("owner", "since", "root_run_id", "run_id", "action_id", "tool_name", "arguments"):
             told[name] = getattr(error, name, None)
-        return {**told, "seconds": time.monotonic() - began, "kept_waiting": _kept_waiting() - waited}
+        return {**told, "seconds": time.monotonic() - began, "kept_waiting": _since(waited)}
     return {"state": task.state.value, "output": task.get_output(), "seconds": time.monotonic() - began}
 
 
-def _kept_waiting() -> float:
-    """How long the threads of this process were ready to run while others had the processors, in seconds."""
-    waited = 0
+def _kept_waiting() -> dict[str, float]:
+    """How long each thread of this process was ready to run while others had the processors, in seconds."""
+    waited: dict[str, float] = {}
     for thread in Path("/proc/self/task").glob("*/schedstat"):
         with suppress(OSError):  # a thread that has just ended
-            waited += int(thread.read_text().split()[1])
-    return waited / 1e9
+            waited[thread.parent.name] = int(thread.read_text().split()[1]) / 1e9
+    return waited
+
+
+def _since(before: Mapping[str, float]) -> float:
+    return sum(seconds - before.get(thread, 0.0) for thread, seconds in _kept_waiting().items())
 
 
 async def attend(

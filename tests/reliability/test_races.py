@@ -62,7 +62,7 @@ async def test_of_several_processes_that_resume_one_run_the_losers_are_told_that
                 assert told["owner"] is not None
                 tally.add("losers")
                 tally.see("s of the slowest loser", told["seconds"])
-                assert told["seconds"] - told["kept_waiting"] < ONE_SECOND
+                assert told["seconds"] - told["kept_waiting"] < ONE_SECOND, told
 
         rows = await site.rows()
         assert_sound(rows)

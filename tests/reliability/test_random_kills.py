@@ -34,6 +34,9 @@ STATEMENT_KINDS = [
 KILLS = scaled(commit=50, short=100, full=1_670)
 """Of each kind of run, at moments that nobody chose."""
 
+RUNS = scaled(commit=34, short=67, full=1_084)
+"""Of each kind of run, at least, that these kills are spread over."""
+
 FUSES = scaled(commit=25, short=75, full=750)
 """Of each kind of run, between an effect and its receipt."""
 
@@ -105,7 +108,7 @@ async def test_kills_at_moments_that_nobody_chose(kind: str, memory: Path, host:
     chance = random.Random(f"{SEED} {kind}")
     answer, effects, seconds = await _measured(kind, Site(new_folder(memory, "clean"), host))
 
-    while tally["kills"] < KILLS:
+    while tally["kills"] < KILLS or tally["runs"] < RUNS:
         trial = Trial(Site(new_folder(memory, str(chance.random())), host), kind)
         await _killed_until_it_ends(trial, chance, answer, effects, seconds, tally)
         await trial.removed()
@@ -154,7 +157,7 @@ async def _killed_until_it_ends(
     """Start process after process, and count those that were killed."""
     tally.add("runs")
     while True:
-        process = trial.site.process("attend", trial.kind, timer=chance.uniform(1e-6, 1.3 * seconds))
+        process = trial.site.process("attend", trial.kind, timer=chance.uniform(1e-6, 2 * seconds))
         told = last_word(process)
         if told is not None:
             break
