@@ -36,6 +36,8 @@ from protolink.errors import (
 )
 from protolink.testing.record_log import run_info, stored_rows
 from tests.durable.processes import running, said_by
+from tests.reliability.scale import scaled
+from tests.reliability.tally import Tally
 
 
 @pytest.fixture
@@ -161,7 +163,8 @@ say(last)
 """
 
 
-def test_a_kill_at_any_statement_loses_nothing_that_was_acknowledged() -> None:
+@pytest.mark.fault(name="F1")
+def test_a_kill_at_any_statement_loses_nothing_that_was_acknowledged(tally: Tally) -> None:
     """From the making of the file to its closing; each file opens again, and the run goes on in it."""
     # A killed process loses nothing that it has written, synced or not, so this may be a disk in memory.
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -169,6 +172,7 @@ def test_a_kill_at_any_statement_loses_nothing_that_was_acknowledged() -> None:
         said = said_by(KILLED_AT_EVERY_STATEMENT, folder)
 
     assert said
+    tally.add("kills at statements of a list", int(said[0]) - 1)
     assert int(said[0]) > 90
 
 
@@ -348,6 +352,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.fault(name="F8")
 async def test_a_store_that_others_lock_for_a_while_is_waited_for(path: Path) -> None:
     """Another program's transaction is no fault."""
     async with opened(path, busy_timeout=25.0) as log:
@@ -362,6 +367,7 @@ async def test_a_store_that_others_lock_for_a_while_is_waited_for(path: Path) ->
         assert await log.read("root") == stored_rows(0, 3)
 
 
+@pytest.mark.fault(name="F8")
 async def test_a_store_that_others_lock_for_ever_is_busy(path: Path) -> None:
     """Each call ends by its timeout, says what was not done, and the store goes on when it is free."""
     async with opened(path, busy_timeout=0.2) as log:
@@ -377,6 +383,7 @@ async def test_a_store_that_others_lock_for_ever_is_busy(path: Path) -> None:
         assert await log.read("root") == stored_rows(0, 3)
 
 
+@pytest.mark.fault(name="F8")
 async def test_a_driven_root_is_busy_also_while_the_store_is_locked(path: Path) -> None:
     """The lease can be seen without writing, and who loses a run is told so and not something else."""
     async with opened(path) as log, opened(path, busy_timeout=0.1) as late:
@@ -529,6 +536,7 @@ def public_folder() -> Generator[Path]:
         os.chmod(name, 0o755)
 
 
+@pytest.mark.fault(name="F7")
 async def test_a_read_only_file_can_be_read_and_says_so_otherwise(public_folder: Path) -> None:
     """Neither the file nor its folder can be written by whoever looks at it."""
     path = public_folder / "runs.sqlite"
@@ -543,6 +551,7 @@ async def test_a_read_only_file_can_be_read_and_says_so_otherwise(public_folder:
     assert hashlib.sha256(path.read_bytes()).digest() == before
 
 
+@pytest.mark.fault(name="F7")
 async def test_reading_only_makes_no_file(path: Path) -> None:
     """A mistyped path stays a mistake."""
     async with opened(path, read_only=True) as log:
@@ -552,7 +561,8 @@ async def test_reading_only_makes_no_file(path: Path) -> None:
     assert list(path.parent.iterdir()) == []
 
 
-async def test_a_flipped_bit_is_never_an_answer(tmp_path: Path) -> None:
+@pytest.mark.fault(name="F9")
+async def test_a_flipped_bit_is_never_an_answer(tmp_path: Path, tally: Tally) -> None:
     """Wherever it is: the list comes back as it was stored, or not at all."""
     whole = tmp_path / "whole.sqlite"
     await make_store(whole)
@@ -560,8 +570,7 @@ async def test_a_flipped_bit_is_never_an_answer(tmp_path: Path) -> None:
     async with opened(whole) as log:
         expected = {root_id: (await log.get(root_id), await log.read(root_id)) for root_id in ("first", "second")}
     chance = random.Random(20260101)
-    refused = 0
-    for number in range(60):
+    for number in range(scaled(commit=60, short=200, full=1_000)):
         place = chance.randrange(len(content))
         damaged = bytearray(content)
         damaged[place] ^= 1 << chance.randrange(8)
@@ -572,11 +581,14 @@ async def test_a_flipped_bit_is_never_an_answer(tmp_path: Path) -> None:
                 try:
                     found = await log.get(root_id), await log.read(root_id)
                 except DurableExecutionError:
-                    refused += 1
+                    tally.add("lists refused")
                 else:
                     assert found in (stored, (None, [])), f"bit {place} changed what was read"
+        tally.add("flips under a list")
+        for file in tmp_path.glob(f"{number}.*"):
+            file.unlink()
 
-    assert refused > 0
+    assert tally["lists refused"] > 0
 
 
 CHANGES = {
@@ -593,6 +605,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.fault(name="F9")
 @pytest.mark.parametrize("change", CHANGES)
 async def test_a_changed_record_is_detected(path: Path, change: str) -> None:
     """The error names the root and the record, and the other root is unharmed."""
@@ -607,6 +620,7 @@ async def test_a_changed_record_is_detected(path: Path, change: str) -> None:
         assert await log.delete("first")
 
 
+@pytest.mark.fault(name="F9")
 async def test_records_that_are_cut_off_are_missed(path: Path) -> None:
     """The root knows how many it has."""
     await make_store(path)
@@ -617,6 +631,7 @@ async def test_records_that_are_cut_off_are_missed(path: Path) -> None:
             await log.read("first")
 
 
+@pytest.mark.fault(name="F9")
 @pytest.mark.parametrize(
     "change",
     [
@@ -697,6 +712,7 @@ def text(path: Path) -> None:
     path.write_text("This is a text and no database. " * 200)
 
 
+@pytest.mark.fault(name="F26")
 @pytest.mark.parametrize(
     ("make", "kind"),
     [
@@ -724,6 +740,7 @@ def test_a_file_that_is_none_of_ours_is_refused(
     assert path.read_bytes() == before
 
 
+@pytest.mark.fault(name="F26")
 async def test_an_empty_file_is_adopted(path: Path) -> None:
     """As a temporary file that was made for it would be."""
     path.touch(0o600)
@@ -733,6 +750,7 @@ async def test_an_empty_file_is_adopted(path: Path) -> None:
         assert len(await log.list()) == 1
 
 
+@pytest.mark.fault(name="F26")
 async def test_a_newer_version_is_named(path: Path) -> None:
     """Whoever reads the error knows what to install."""
     newer(path)

@@ -14,6 +14,7 @@ from protolink.llms import LLM
 from tests.providers.conftest import Make
 from tests.providers.dialects import Anthropic, Compatible, Dialect, Gemini, Responses, Said
 from tests.providers.wire import Answer, WireServer
+from tests.reliability.scale import scaled
 
 CALL = Said(text=["Let me see."], calls=[("call_7", "store", ['{"item": "milk"}'])])
 STORED = Said(text=["It is ", "stored."])
@@ -56,9 +57,11 @@ async def to_the_end(agent: Agent, prompt: str) -> RunReport:
     return await RunManager([agent]).inspect(handle.run_id)
 
 
+@pytest.mark.fault(name="F14")
+@pytest.mark.parametrize("again", range(scaled(commit=1, short=1, full=16)))
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_run_survives_its_provider(
-    fault: str, dialect: Dialect, server: WireServer, make: Make, tmp_path: Path
+    fault: str, again: int, dialect: Dialect, server: WireServer, make: Make, tmp_path: Path
 ) -> None:
     """The effect happened before the fault and does not happen again; each call that was made is counted once."""
     server.play(dialect.answer(CALL), FAULTS[fault](dialect), dialect.answer(STORED))

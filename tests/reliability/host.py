@@ -20,7 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-PATIENCE_SECONDS = 180.0
+from tests.reliability.scale import scaled
+
+PATIENCE_SECONDS = scaled(commit=60, short=180, full=2 * 3600)
 """How long a test waits for a line before it gives up; never a part of a claim."""
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import resource
 import signal
@@ -20,7 +21,7 @@ from protolink.durable import Lease, RecordLog, Row, RunStatus
 from protolink.durable.memory import MemoryRecordLog
 from protolink.durable.sqlite import SQLiteRecordLog
 from protolink.errors import DurableExecutionError, ProtolinkError
-from protolink.llms import LLMRequest
+from protolink.llms import LLM, LLMReply, LLMRequest
 from protolink.testing import DyingLog, call
 from protolink.testing.record_log import run_info, stored_rows
 from tests.reliability.disks import Change, Disk, Mode
@@ -358,6 +359,45 @@ def _used(limit: int) -> int:
     if limit == resource.RLIMIT_NOFILE:
         return max(map(int, os.listdir("/proc/self/fd")))
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+class Steady(LLM):
+    """A model that asks for one action in each turn, up to some number of them, whatever the conversation is."""
+
+    blocking = False
+    provider = "test"
+    model = "steady"
+
+    def __init__(self, turns: int, steps: int) -> None:
+        self.turns = turns
+        self._steps = steps
+
+    def respond(self, request: LLMRequest) -> LLMReply:
+        """Ask for the next one."""
+        self.turns += 1
+        if self.turns > self._steps:
+            return LLMReply(text="done")
+        action = call("act", value=self.turns)
+        return LLMReply(text=json.dumps(action), actions=action)
+
+
+async def drive_far(line: Line, *, folder: str, steps: int) -> Any:
+    """Drive a run of many steps until one is left, or take it up and end it."""
+    log = SQLiteRecordLog(Path(folder) / STORE)
+
+    async def act(value: int) -> int:
+        """Give it back."""
+        return value
+
+    began, is_known = time.monotonic(), await log.get(ROOT) is not None
+    model = Steady(steps - 1 if is_known else 0, steps)
+    agent = Agent(name="far", llm=model, tools=[act], durability=log, yield_after_steps=steps - 1, verbosity=0)
+    budget = RunBudget(max_steps=steps + 1)
+    ended = await (agent.resume_task(ROOT) if is_known else agent.run_task(task(budget=budget)))
+    seconds = time.monotonic() - began
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    await log.close()
+    return {"state": ended.state.value, "seconds": seconds, "resident": resident, "turns": model.turns}
 
 
 async def hold(line: Line, *, folder: str) -> Any:

@@ -20,6 +20,8 @@ from tests.reliability.programs import STORE
 from tests.reliability.sites import Site, new_folder
 from tests.reliability.teams import KINDS, ROOT, FileWorld, Operator
 
+pytestmark = pytest.mark.fault(name="F27")
+
 
 async def rows_of(path: Path) -> list[Row]:
     """The run in a file; nothing where the file knows none."""

@@ -32,29 +32,38 @@ from protolink.llms import LLM, LLMReply, LLMRequest, ToolCall
 from protolink.testing import call, calls
 from protolink.tools import Tool
 from tests.reliability.facts import fold, of_kind
-from tests.reliability.host import Process
+from tests.reliability.host import Host, Process
 from tests.reliability.scale import scaled
-from tests.reliability.sites import Site
+from tests.reliability.sites import Site, new_folder
 from tests.reliability.tally import Tally
 from tests.reliability.teams import KINDS, ROOT, FileWorld, Operator, Player, World, acting, task
 from tests.support import turns
 
+HOLDERS = scaled(commit=1, short=2, full=8)
+"""Programs that lock the store, one after the other."""
+
 
 @pytest.mark.fault(name="F8")
-async def test_a_store_that_is_locked_for_a_while_delays_a_run_and_no_more(site: Site) -> None:
+async def test_a_store_that_is_locked_for_a_while_delays_a_run_and_no_more(
+    memory: Path, host: Host, tally: Tally
+) -> None:
     """Another program holds the file's write lock while the run wants to take its next step."""
-    await KINDS["yield"].start(site.agent("yield"))
-    holder = site.host.start("hold", folder=str(site.folder))
-    holder.until("held")
-    resumed = asyncio.ensure_future(site.agent("yield").resume_task(ROOT))
-    await turns(1000)
-    assert not resumed.done()
-    assert site.world.calls == 1
+    for number in range(HOLDERS):
+        site = Site(new_folder(memory, str(number)), host)
+        await KINDS["yield"].start(site.agent("yield"))
+        holder = host.start("hold", folder=str(site.folder))
+        holder.until("held")
+        resumed = asyncio.ensure_future(site.agent("yield").resume_task(ROOT))
+        await turns(1000)
+        assert not resumed.done()
+        assert site.world.calls == 1
 
-    holder.tell()
+        holder.tell()
 
-    assert (await resumed).state is TaskState.INPUT_REQUIRED
-    assert site.world.calls == 2
+        assert (await resumed).state is TaskState.INPUT_REQUIRED
+        assert site.world.calls == 2
+        tally.add("locks for a while")
+        await site.log().close()
 
 
 @pytest.mark.fault(name="F8")
@@ -265,6 +274,7 @@ async def test_a_bit_that_was_flipped_under_a_paused_run_changes_no_answer(memor
     tally.add("refused", FLIPS - outcomes["went on"])
 
 
+@pytest.mark.fault(name="F13")
 async def test_half_a_character_anywhere_keeps_no_run_from_being_stored(tmp_path: Path) -> None:
     """In a prompt, and in an exception's words, where a file's name has brought it."""
     path = tmp_path / "runs.sqlite"
@@ -281,6 +291,7 @@ async def test_half_a_character_anywhere_keeps_no_run_from_being_stored(tmp_path
     assert "caf\\udce9" in again.metadata["error"]["message"]
 
 
+@pytest.mark.fault(name="F13")
 async def test_a_model_that_hangs_can_be_waited_for_as_long_as_the_run_may_last() -> None:
     """The deadline breaks the call off; the run ends as over its budget, with no action entered."""
     world, log = World(), MemoryRecordLog()
@@ -300,6 +311,10 @@ async def test_a_model_that_hangs_can_be_waited_for_as_long_as_the_run_may_last(
     assert (await log.get(ROOT)).owner is None  # type: ignore[union-attr]
 
 
+TALK_STEPS = scaled(commit=200, short=500, full=2_000)
+TALK_READERS = scaled(commit=10, short=20, full=50)
+
+
 def talkative(world: World, log: Any, steps: int, size: int) -> Agent:
     """An agent with large results."""
 
@@ -315,7 +330,8 @@ async def _peak(readers: Callable[[Any], list[Any]]) -> int:
     """The most memory that a run with such readers takes."""
     tracemalloc.start()
     try:
-        handle = talkative(World(), MemoryRecordLog(), 200, 50_000).start_run(task(budget=RunBudget(max_steps=300)))
+        agent = talkative(World(), MemoryRecordLog(), TALK_STEPS, 10_000_000 // TALK_STEPS)
+        handle = agent.start_run(task(budget=RunBudget(max_steps=TALK_STEPS + 100)))
         reading = readers(handle)
         result = await handle.result()
         peak = tracemalloc.get_traced_memory()[1]
@@ -329,8 +345,9 @@ async def _peak(readers: Callable[[Any], list[Any]]) -> int:
     return peak
 
 
-async def test_a_reader_that_never_reads_or_reads_slowly_costs_no_memory() -> None:
-    """Ten megabytes of results go past ten readers; a reader is a place in the list."""
+@pytest.mark.fault(name="F12")
+async def test_a_reader_that_never_reads_or_reads_slowly_costs_no_memory(tally: Tally) -> None:
+    """Ten megabytes of results go past readers; a reader is a place in the list."""
 
     async def first_only(handle: Any) -> None:
         async for _ in handle.events():
@@ -338,12 +355,16 @@ async def test_a_reader_that_never_reads_or_reads_slowly_costs_no_memory() -> No
 
     alone = await _peak(lambda handle: [])
     watched = await _peak(
-        lambda handle: [handle.events(), *(asyncio.ensure_future(first_only(handle)) for _ in range(10))]
+        lambda handle: [handle.events(), *(asyncio.ensure_future(first_only(handle)) for _ in range(TALK_READERS))]
     )
 
+    tally.add("steps", TALK_STEPS)
+    tally.add("readers", TALK_READERS + 1)
+    tally.see("MB that they cost", (watched - alone) / 1e6)
     assert watched - alone < 2_000_000
 
 
+@pytest.mark.fault(name="F12")
 async def test_a_slow_reader_sees_every_numbered_event() -> None:
     """It reads one event while the run makes many, and has missed none at the end."""
     handle = talkative(World(), MemoryRecordLog(), 100, 100).start_run(task(budget=RunBudget(max_steps=300)))
@@ -358,6 +379,7 @@ async def test_a_slow_reader_sees_every_numbered_event() -> None:
     assert behind > 20, "the reader was never behind"
 
 
+@pytest.mark.fault(name="F19")
 async def test_a_process_that_is_terminated_in_an_action_leaves_it_uncertain(site: Site) -> None:
     """Without a handler SIGTERM is a kill like any other."""
     process = site.process("start", "tool", "acted")
@@ -371,33 +393,47 @@ async def test_a_process_that_is_terminated_in_an_action_leaves_it_uncertain(sit
     assert site.world.effects == [told["action_id"]]
 
 
+@pytest.mark.fault(name="F19")
 @pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT], [signal.SIGTERM, signal.SIGTERM]])
 async def test_a_server_that_is_terminated_ends_its_runs_and_leaves_in_time(
-    signals: list[signal.Signals], site: Site
+    signals: list[signal.Signals], memory: Path, host: Host, tally: Tally
 ) -> None:
     """Twenty runs, half of them in actions and half in model calls; each is canceled, none is lost."""
-    server = site.host.start("serve", folder=str(site.folder), runs=20)
-    server.until("at work")
-    for number in signals:
-        server.signal(number)
+    for one in range(scaled(commit=1, short=3, full=34)):
+        site = Site(new_folder(memory, str(one)), host)
+        server = host.start("serve", folder=str(site.folder), runs=20)
+        server.until("at work")
+        for number in signals:
+            server.signal(number)
 
-    assert server.end() == "terminated"
-    assert server.wait() == 0
+        assert server.end() == "terminated"
+        assert server.wait() == 0
 
-    infos = await site.log().list(limit=100)
-    assert [(info.status, info.owner) for info in infos] == [("canceled", None)] * 20
-    assert len(site.world.effects) == 10
+        tally.add("servers of 20 runs")
+        infos = await site.log().list(limit=100)
+        assert [(info.status, info.owner) for info in infos] == [("canceled", None)] * 20
+        assert len(site.world.effects) == 10
+        await site.log().close()
 
 
-async def test_a_large_result_is_stored_once(tmp_path: Path) -> None:
-    """Ten megabytes from a tool, given twice, through a pause, a resume and a worker."""
-    path, world, size = tmp_path / "runs.sqlite", World(), 10_000_000
+@pytest.mark.fault(name="F22")
+async def test_a_large_result_is_stored_once(memory: Path, tally: Tally) -> None:
+    """Ten megabytes from a tool, given twice, through a pause and a resume."""
+    for number in range(scaled(commit=1, short=5, full=50)):
+        await _large_result(memory / f"{number}.sqlite", chr(ord("a") + number % 26))
+        tally.add("MB of results", 20)
+        for file in memory.iterdir():
+            file.unlink()
+
+
+async def _large_result(path: Path, letter: str) -> None:
+    world, size = World(), 10_000_000
     log = SQLiteRecordLog(path)
 
     def agent(log: SQLiteRecordLog) -> Agent:
         async def fetch(number: int) -> str:
             """Fetch a page."""
-            return "y" * size
+            return letter * size
 
         def last(asked: Any = None) -> Player:
             return Player(world.asked, call("fetch", number=1), call("fetch", number=2), "read")
@@ -423,6 +459,7 @@ def nested(depth: int) -> Any:
     return value
 
 
+@pytest.mark.fault(name="F23")
 @pytest.mark.parametrize("depth", [98, 99, 100, 101, 10_000])
 async def test_a_result_that_is_nested_deeply_is_stored_and_restored(depth: int, tmp_path: Path) -> None:
     """As it is, or cut and said to be; it is the same for the process that goes on."""
@@ -445,6 +482,39 @@ async def test_a_result_that_is_nested_deeply_is_stored_and_restored(depth: int,
     assert receipt.rendered is (depth > 99)
 
 
+def randomly_nested(chance: random.Random, depth: int) -> Any:
+    """Lists and objects in one another, and now and then something beside them."""
+    value: Any = chance.choice([None, 1, "x", [], {}])
+    for _ in range(depth):
+        beside: list[Any] = chance.choice([[], [1], ["x", {}]])
+        value = [*beside, value] if chance.random() < 0.6 else {"a": beside, "b": value}
+    return value
+
+
+@pytest.mark.fault(name="F23")
+async def test_results_that_are_nested_at_random_are_stored_and_restored(tally: Tally) -> None:
+    """As they are, or cut and said to be; around the limit of the depth, and far behind it."""
+    chance, given = random.Random(20_269), list[Any]()
+
+    async def fetch(number: int) -> Any:
+        """Fetch something odd."""
+        return given[-1]
+
+    for _ in range(scaled(commit=40, short=500, full=10_000)):
+        depth = chance.choice([chance.randrange(130), chance.randrange(90, 110), chance.randrange(3_000)])
+        given[:] = [randomly_nested(chance, depth)]
+        log, model = MemoryRecordLog(), Player(World().asked, call("fetch", number=1), "read")
+        ended = await Agent(name="a", llm=model, tools=[fetch], durability=log, verbosity=0).run_task(task())
+
+        (receipt,) = cast("list[ActionCompleted]", of_kind(await log.read(ROOT), ActionCompleted))
+        assert ended.state is TaskState.COMPLETED
+        assert receipt.rendered or receipt.result == given[0]
+        tally.add("nestings cut" if receipt.rendered else "nestings kept")
+
+    assert min(tally["nestings cut"], tally["nestings kept"]) > 0
+
+
+@pytest.mark.fault(name="F23")
 async def test_arguments_that_are_nested_deeply_wait_for_an_approval_and_are_used(tmp_path: Path) -> None:
     """What a person is asked about holds the arguments, and what a list of runs shows must not refuse them."""
     path, world = tmp_path / "runs.sqlite", World()
@@ -538,6 +608,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.fault(name="F25")
 @pytest.mark.parametrize("name", REFUSED)
 async def test_a_change_that_matters_is_refused_by_its_name(name: str) -> None:
     """Nothing was executed or written, and the unchanged application can go on."""
@@ -568,6 +639,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.fault(name="F25")
 @pytest.mark.parametrize("name", ACCEPTED)
 async def test_a_change_that_does_not_matter_is_accepted(name: str) -> None:
     """The run goes on under it."""
@@ -580,6 +652,7 @@ async def test_a_change_that_does_not_matter_is_accepted(name: str) -> None:
     assert (await before.agent(**changes).resume_task(ROOT)).state is TaskState.COMPLETED
 
 
+@pytest.mark.fault(name="F26")
 async def test_an_empty_file_is_a_new_store(tmp_path: Path) -> None:
     """As after `touch`, or after a process that died while it made the file."""
     path = tmp_path / "runs.sqlite"
@@ -608,6 +681,8 @@ async def test_a_file_that_is_removed_under_a_run_is_noticed(tmp_path: Path) -> 
     assert len(world.effects) == 1
 
 
+@pytest.mark.fault(name="F21")
+@pytest.mark.time_limit(120)
 async def test_a_run_of_two_thousand_steps_grows_by_its_steps_and_nothing_else(memory: Path) -> None:
     """Records and bytes per step, measured at the eighth and at the whole of the way."""
     path, world, steps = memory / "runs.sqlite", World(), 2000
@@ -632,6 +707,26 @@ async def test_a_run_of_two_thousand_steps_grows_by_its_steps_and_nothing_else(m
     assert pages * 4096 < 3 * sum(len(row.body) + 200 for row in rows)
 
 
+@pytest.mark.fault(name="F21")
+async def test_a_long_run_takes_little_memory_and_is_taken_up_soon(memory: Path, host: Host, tally: Tally) -> None:
+    """A process drives it almost to its end, another one takes it up and ends it."""
+    steps = scaled(commit=1_000, short=5_000, full=100_000)
+    driven = host.start("drive_far", folder=str(memory), steps=steps).end()
+    size = sum(file.stat().st_size for file in memory.iterdir())
+    ended = host.start("drive_far", folder=str(memory), steps=steps).end()
+
+    tally.add("steps", steps)
+    tally.see("MB of file", size / 1e6)
+    tally.see("MB of memory of a process that drives it", driven["resident"] / 1e6)
+    tally.see("s to take it up and end it", ended["seconds"])
+    tally.see("MB of memory of a process that takes it up", ended["resident"] / 1e6)
+    assert (driven["state"], ended["state"]) == ("input-required", "completed")
+    assert (driven["turns"], ended["turns"]) == (steps - 1, steps + 1)
+    assert size <= 2_000 * steps
+    assert max(driven["resident"], ended["resident"]) <= 70_000_000 + 800 * steps
+
+
+@pytest.mark.fault(name="F21")
 async def test_a_run_in_many_slices_grows_by_its_slices_and_nothing_else() -> None:
     """A slice late in the run is stored in as many characters as one early in it."""
     world, log, slices = World(), MemoryRecordLog(), 100

@@ -767,6 +767,7 @@ async def test_r24_a_tree_has_one_owner_one_budget_and_one_place_to_reconcile(si
     assert (counters.tool_calls, counters.llm_calls) == (4, site.world.calls)
 
 
+@pytest.mark.fault(name="F12")
 async def test_r25_readers_cannot_hurt_a_run() -> None:
     """One raises, one leaves, one never reads, one reads late: the run ends and the last one sees all of it."""
     world, log = World(), MemoryRecordLog()

@@ -37,13 +37,13 @@ SEED = 20_268
 LANES = 4
 """So many runs are at work at once."""
 
-ROUND = scaled(commit=12, short=20, full=25)
+ROUND = scaled(commit=8, short=20, full=25)
 """Runs of each lane between two measurements."""
 
 WARM_UP = scaled(commit=4, short=10, full=20)
 """Rounds after which everything that is made once has been made, and every cache is full."""
 
-ROUNDS = scaled(commit=10, short=25, full=40)
+ROUNDS = scaled(commit=6, short=25, full=40)
 """Measurements, at least."""
 
 SECONDS = scaled(commit=0, short=0, full=3_600)
@@ -264,6 +264,7 @@ async def _read(handle: RunHandle, events: int) -> None:
             break
 
 
+@pytest.mark.time_limit(scaled(commit=120, short=900, full=3 * 3600))
 async def test_a_process_that_has_worked_for_long_holds_no_more_than_one_that_has_just_begun(
     memory: Path, tally: Tally
 ) -> None:

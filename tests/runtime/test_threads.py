@@ -11,6 +11,8 @@ import pytest
 
 from protolink import Agent, AgentHooks, ApprovalRequest, CapabilityPolicy, RunContext, Tool, ToolFailedError
 from protolink.testing import call
+from tests.reliability.scale import scaled
+from tests.reliability.tally import Tally
 from tests.support import PATIENCE_SECONDS, assert_settled, blocker, model, observe, of_type, turns
 
 Interpreter = Callable[[str], str]
@@ -300,29 +302,42 @@ def test_a_loop_that_closed_leaves_its_slot_to_the_others() -> None:
     assert asyncio.run(agent.call_tool("work", number=2)) == 2
 
 
-def test_a_stuck_thread_does_not_keep_the_process_alive(interpreter: Interpreter) -> None:
-    """A function that never returns is not joined at exit."""
+@pytest.mark.fault(name="F11")
+def test_stuck_threads_do_not_keep_the_process_alive(interpreter: Interpreter, tally: Tally) -> None:
+    """Functions that never return keep their slots, whoever waits for one can leave, and none is joined at exit."""
+    threads = scaled(commit=8, short=30, full=100)
     program = """
 import asyncio, threading
 from protolink import Agent
 
-entered = threading.Event()
+entered = threading.Semaphore(0)
+THREADS = %d
 
 def stuck() -> None:
-    entered.set()
+    entered.release()
     threading.Event().wait()
 
 async def main():
-    handle = asyncio.create_task(Agent(name="a", tools=[stuck], sync_execution="thread").call_tool("stuck"))
-    while not entered.is_set():
+    agent = Agent(name="a", tools=[stuck], sync_execution="thread", max_sync_workers=THREADS)
+    calls = [asyncio.create_task(agent.call_tool("stuck")) for _ in range(THREADS)]
+    for _ in range(THREADS):
+        while not entered.acquire(blocking=False):
+            await asyncio.sleep(0)
+    for one in calls:
+        one.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    late = asyncio.create_task(agent.call_tool("stuck"))
+    for _ in range(50):
         await asyncio.sleep(0)
-    handle.cancel()
-    await asyncio.gather(handle, return_exceptions=True)
+    print(entered.acquire(blocking=False), late.done())
+    late.cancel()
+    await asyncio.gather(late, return_exceptions=True)
 
 asyncio.run(main())
 print("over")
 """
-    assert interpreter(program) == "over\n"
+    assert interpreter(program % threads) == "False False\nover\n"
+    tally.add("threads that never return", threads)
 
 
 def test_a_thread_that_cannot_be_started_is_a_failure_and_costs_no_slot(interpreter: Interpreter) -> None:
