@@ -29,6 +29,7 @@
             ├── StoreFullError            there is no room left
             ├── StoreReadOnlyError        it cannot be written
             ├── StoreDamagedError         it was changed by somebody else, or is no store
+            ├── StoreKeyError             it was written with another integrity key, or none was given
             ├── StoreVersionError         it was written by a newer release
             └── StoreClosedError          it was closed
 
@@ -68,6 +69,7 @@ __all__ = [
     "StoreDamagedError",
     "StoreError",
     "StoreFullError",
+    "StoreKeyError",
     "StoreReadOnlyError",
     "StoreVersionError",
     "SubagentLimitError",
@@ -317,6 +319,10 @@ class StoreReadOnlyError(StoreError):
 
 class StoreDamagedError(StoreError):
     """Something that was stored has been changed by somebody else, or the file is no such store."""
+
+
+class StoreKeyError(StoreError):
+    """A durable store's file and the integrity key that it was opened with do not belong together."""
 
 
 class StoreVersionError(StoreError):

@@ -143,6 +143,38 @@ def test_reading_imports_and_executes_nothing(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--integrity-key-file", "key"), 0, "clerk"),
+        ((), 1, "written with an integrity key"),
+        (("--integrity-key-file", "other"), 1, "another integrity key"),
+        (("--integrity-key-file", "short"), 1, "at least 16 bytes"),
+        (("--integrity-key-file", "missing"), 1, "cannot be read: No such file"),
+    ],
+)
+def test_a_keyed_store_is_opened_with_the_key_in_a_file(
+    arguments: tuple[str, ...], code: int, said: str, shell: Shell
+) -> None:
+    """All bytes of the file are the key. On the command line every user of the machine could read it."""
+    files = {"key": b"k" * 31 + b"\n", "other": b"k" * 31, "short": b"k"}
+    for name, content in files.items():
+        (shell.folder / name).write_bytes(content)
+    keyed = 'SQLiteDurableStore("runs.sqlite", integrity_key=open("key", "rb").read())'
+    (shell.folder / "app.py").write_text(
+        APP.replace('durability="runs.sqlite"', f"durability={keyed}").replace(
+            "import Agent,", "import Agent, SQLiteDurableStore,"
+        )
+    )
+    run_id = shell.start()
+
+    listed, shown = shell.runs("list", *arguments), shell.runs("show", run_id, *arguments)
+
+    assert (listed.returncode, shown.returncode) == (code, code)
+    assert said in listed.stdout + listed.stderr
+    assert "Traceback" not in listed.stderr + shown.stderr
+
+
+@pytest.mark.parametrize(
     ("reference", "reason"),
     [
         ("app:missing", "cannot be loaded: AttributeError"),

@@ -30,6 +30,16 @@ class TestSQLiteRecordLog(RecordLogConformance):
         return SQLiteRecordLog(self.path)
 
 
+class TestWithAKey(TestSQLiteRecordLog):
+    """What is sealed by a key is kept like everything else."""
+
+    async def make(self) -> RecordLog:
+        return SQLiteRecordLog(self.path, integrity_key=bytes(range(32)))
+
+    async def other(self, log: RecordLog) -> RecordLog | None:
+        return SQLiteRecordLog(self.path, integrity_key=bytes(range(32)))
+
+
 class TestWithoutByteRangeLocks(TestSQLiteRecordLog):
     """Some systems only have locks on whole files, so each root has a file of its own there."""
 

@@ -96,6 +96,9 @@ def _parser() -> argparse.ArgumentParser:
 def _command(commands: Any, name: str, text: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     parser.add_argument("--store", required=True, metavar="FILE", help="the file of the runs")
+    parser.add_argument(
+        "--integrity-key-file", metavar="FILE", help="a file whose bytes, all of them, are the key of the store"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     return parser
 

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final, TextIO, cast
 
 from protolink._environment import iso
@@ -41,11 +42,25 @@ def perform(options: argparse.Namespace, out: TextIO) -> None:
 
 
 async def _performed(options: argparse.Namespace, out: TextIO) -> None:
-    log = SQLiteRecordLog(options.store, read_only=options.command in _READING or getattr(options, "dry_run", False))
+    log = SQLiteRecordLog(
+        options.store,
+        read_only=options.command in _READING or getattr(options, "dry_run", False),
+        integrity_key=_key(options.integrity_key_file),
+    )
     try:
         await _COMMANDS[options.command](options, log, out)
     finally:
         await log.close()
+
+
+def _key(file: str | None) -> bytes | None:
+    """The key in a file: what stands on a command line can be seen by every user of the machine."""
+    if file is None:
+        return None
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"the key file {file!r} cannot be read: {error.strerror}") from error
 
 
 async def _list(options: argparse.Namespace, log: SQLiteRecordLog, out: TextIO) -> None:

@@ -28,15 +28,18 @@ from protolink.durable.lease import FileLock, RunLocks, check_side_file, forget_
 from protolink.durable.operation import Operation, tell
 from protolink.durable.schema import (
     VERSION,
+    check_proof,
     check_tables,
     configure_reader,
     configure_writer,
+    keep_proof,
     migrate,
     read_store_id,
     recognise,
     uses_wal,
     warn_of_copy,
 )
+from protolink.durable.signet import Signet
 from protolink.errors import (
     StoreBusyError,
     StoreClosedError,
@@ -91,14 +94,15 @@ class _Connection:
 class Engine:
     """The file, its two threads and their connections. Opened by the first operation, and again after a fault."""
 
-    def __init__(self, path: str, *, read_only: bool) -> None:
+    def __init__(self, path: str, *, read_only: bool, key: bytes | None) -> None:
         self.path = path
         self.read_only = read_only
+        self.key = key
         self.process = os.getpid()
         self.users = 0
         """How many logs use it; the registry's lock guards this."""
-        self.store_id = ""
-        """Known as soon as an operation runs."""
+        self.signet = Signet("", key)
+        """That of the store as soon as an operation runs."""
         self._locks: RunLocks | None = None
         self._name = f"{visible(os.path.basename(path), limit=100)!r}"
         self._opening = threading.Lock()
@@ -430,6 +434,7 @@ class Engine:
                 migrate(connection, version)
                 configure_writer(connection)
                 check_tables(connection)
+                keep_proof(connection, Signet(read_store_id(connection), self.key))
                 self._know(connection)
                 # SQLite syncs the folder for a new write-ahead log, and says nothing where that fails.
                 _sync_folder(self.path)
@@ -487,9 +492,11 @@ class Engine:
     def _know(self, connection: sqlite3.Connection) -> None:
         global _told_of_old_sqlite
         store_id = read_store_id(connection)
-        if store_id == self.store_id:
+        signet = Signet(store_id, self.key)
+        check_proof(connection, signet)
+        if store_id == self.signet.store_id:
             return
-        self.store_id = store_id
+        self.signet = signet
         self._locks = RunLocks(f"{self.path}.lock", self._owners(), store_id)
         warn_of_copy(connection, self._name)
         if sqlite3.sqlite_version_info < _SAFE_SQLITE and not _told_of_old_sqlite:
@@ -535,7 +542,7 @@ class Engine:
 
 _told_of_old_sqlite = False
 
-_registry: dict[tuple[str, bool], Engine] = {}
+_registry: dict[tuple[str, bool, bytes | None], Engine] = {}
 # Reentrant, because a log that nobody closed is detached by the garbage collector, wherever that strikes.
 _registry_lock = threading.RLock()
 _fork_is_watched = False
@@ -543,17 +550,17 @@ _inherited: list[Engine] = []
 """A parent's engines in a forked child: kept, because closing their connections is the parent's."""
 
 
-def attach(path: str, *, read_only: bool) -> Engine:
-    """The engine of a file, shared by every log of this process that uses the file."""
+def attach(path: str, *, read_only: bool, key: bytes | None) -> Engine:
+    """The engine of a file, shared by every log of this process that uses the file in the same way."""
     global _fork_is_watched
     real = os.path.realpath(path)
     with _registry_lock:
         if not _fork_is_watched and hasattr(os, "register_at_fork"):
             _fork_is_watched = True
             os.register_at_fork(after_in_child=_after_fork)
-        engine = _registry.get((real, read_only))
+        engine = _registry.get((real, read_only, key))
         if engine is None:
-            engine = _registry[real, read_only] = Engine(real, read_only=read_only)
+            engine = _registry[real, read_only, key] = Engine(real, read_only=read_only, key=key)
         engine.users += 1
         return engine
 
@@ -566,7 +573,7 @@ def detach(engine: Engine, ended: Callable[[], None]) -> int:
         engine.users -= 1
         if engine.users:
             return 0
-        del _registry[engine.path, engine.read_only]
+        del _registry[engine.path, engine.read_only, engine.key]
     return engine.stop(ended)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from hmac import compare_digest
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from protolink._json import JSONError, is_mapping, parse
 from protolink.durable.port import Row
 from protolink.durable.rows import PreparedRow, row_content, shown
 from protolink.durable.runs import StoredRun
+from protolink.durable.signet import Signet
 from protolink.errors import StoreDamagedError
 
 __all__ = ["chained", "delete_records", "first_checksum", "insert_records", "read_records"]
@@ -19,16 +21,17 @@ __all__ = ["chained", "delete_records", "first_checksum", "insert_records", "rea
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-def first_checksum(root_id: str, store_id: str) -> bytes:
+def first_checksum(root_id: str, signet: Signet) -> bytes:
     """What a root's first record is chained to, so that no other root's records fit."""
-    return hashlib.sha256(f"protolink records of {len(root_id)} {root_id} in {store_id}".encode()).digest()
+    return signet.digest(f"protolink records of {len(root_id)} {root_id} in {signet.store_id}".encode())
 
 
-def chained(checksum: bytes, prepared: Iterable[PreparedRow]) -> list[bytes]:
+def chained(checksum: bytes, prepared: Iterable[PreparedRow], signet: Signet) -> list[bytes]:
     """The checksum of each record, given that of the one before the first."""
+    digest = signet.digest
     checksums: list[bytes] = []
     for each in prepared:
-        checksum = hashlib.sha256(checksum + each.content).digest()
+        checksum = digest(checksum + each.content)
         checksums.append(checksum)
     return checksums
 
@@ -60,11 +63,11 @@ def insert_records(
     connection.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
 
-def read_records(connection: sqlite3.Connection, run: StoredRun, after: int, store_id: str) -> list[Row]:
+def read_records(connection: sqlite3.Connection, run: StoredRun, after: int, signet: Signet) -> list[Row]:
     """The records behind a number, verified to the end. Raises `StoreDamagedError` for the first that is not ours."""
     if after >= run.records:
         return []
-    checksum = first_checksum(run.root_id, store_id)
+    checksum = first_checksum(run.root_id, signet)
     if after:
         found = connection.execute(
             "SELECT checksum FROM records WHERE run = ? AND number = ?", (run.id, after)
@@ -87,10 +90,11 @@ def read_records(connection: sqlite3.Connection, run: StoredRun, after: int, sto
         run_id = run_id or run.root_id
         try:
             content = row_content(at_number, sequence, run_id, at, kind, version, body, references)
-            checksum = hashlib.sha256(checksum + content).digest()
+            checksum = signet.digest(checksum + content)
+            fits = compare_digest(stored, checksum)
         except (TypeError, ValueError) as error:  # a column is not of the type that it was stored with
             raise _damaged(run, number) from error
-        if at_number != number or stored != checksum:
+        if at_number != number or not fits:
             raise _damaged(run, number)
         bodies = _bodies(connection, run, number, references, texts) if references else _NONE
         rows.append(

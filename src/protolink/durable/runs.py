@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hmac import compare_digest
 from typing import Any, cast
 
 from protolink._environment import iso
 from protolink._json import JSONError, parse
 from protolink.durable.port import RunInfo, RunStatus
 from protolink.durable.rows import shown
+from protolink.durable.signet import Signet
 from protolink.errors import StoreDamagedError
 
 __all__ = ["StoredRun", "insert_run", "latest_runs", "run_by_id", "run_by_root", "update_run"]
@@ -41,11 +42,11 @@ class StoredRun:
     seal: bytes = b""
     """Over everything above but the number, and over the store."""
 
-    def sealed(self, store_id: str) -> bytes:
+    def sealed(self, signet: Signet) -> bytes:
         """The seal that the columns have to have."""
         # `repr` of a tuple of texts, numbers and None gives two different tuples two different texts.
         columns = (
-            store_id,
+            signet.store_id,
             self.root_id,
             self.agent_name,
             self.principal,
@@ -61,7 +62,7 @@ class StoredRun:
             self.summary,
             self.checksum,
         )
-        return hashlib.sha256(repr(columns).encode("utf-8", "surrogatepass")).digest()
+        return signet.digest(repr(columns).encode("utf-8", "surrogatepass"))
 
     def extended(self, checksums: Sequence[bytes], status: str, now: float, summary: str | None) -> StoredRun:
         """The same root with more records."""
@@ -112,7 +113,7 @@ class StoredRun:
         return None if self.owner_since is None else iso(self.owner_since)
 
 
-def run_by_root(connection: sqlite3.Connection, root_id: str, store_id: str) -> StoredRun | None:
+def run_by_root(connection: sqlite3.Connection, root_id: str, signet: Signet) -> StoredRun | None:
     """A root, verified. Raises `StoreDamagedError`."""
     found = connection.execute(
         """
@@ -122,10 +123,10 @@ def run_by_root(connection: sqlite3.Connection, root_id: str, store_id: str) -> 
         """,
         (root_id,),
     ).fetchone()
-    return None if found is None else _verified(found, store_id)
+    return None if found is None else _verified(found, signet)
 
 
-def run_by_id(connection: sqlite3.Connection, number: int, store_id: str) -> StoredRun | None:
+def run_by_id(connection: sqlite3.Connection, number: int, signet: Signet) -> StoredRun | None:
     """A root by its number, verified. Raises `StoreDamagedError`."""
     found = connection.execute(
         """
@@ -135,12 +136,12 @@ def run_by_id(connection: sqlite3.Connection, number: int, store_id: str) -> Sto
         """,
         (number,),
     ).fetchone()
-    return None if found is None else _verified(found, store_id)
+    return None if found is None else _verified(found, signet)
 
 
 def latest_runs(
     connection: sqlite3.Connection,
-    store_id: str,
+    signet: Signet,
     *,
     status: str | None,
     agent_name: str | None,
@@ -161,15 +162,15 @@ def latest_runs(
         (status, agent_name, principal, limit),
     ):
         try:
-            runs.append(_verified(found, store_id))
+            runs.append(_verified(found, signet))
         except StoreDamagedError as error:
             damaged.append(error)
     return runs, damaged
 
 
-def insert_run(connection: sqlite3.Connection, run: StoredRun, store_id: str) -> None:
+def insert_run(connection: sqlite3.Connection, run: StoredRun, signet: Signet) -> None:
     """Add a root and learn its number."""
-    run.seal = run.sealed(store_id)
+    run.seal = run.sealed(signet)
     cursor = connection.execute(
         """
         INSERT INTO runs (root_id, agent_name, principal, session_id, status, attempts, records, fence, owner,
@@ -197,9 +198,9 @@ def insert_run(connection: sqlite3.Connection, run: StoredRun, store_id: str) ->
     run.id = cursor.lastrowid or 0
 
 
-def update_run(connection: sqlite3.Connection, run: StoredRun, store_id: str, *, fence: int, records: int) -> bool:
+def update_run(connection: sqlite3.Connection, run: StoredRun, signet: Signet, *, fence: int, records: int) -> bool:
     """Write what changes of a root, if its fence and its number of records still are the given ones."""
-    run.seal = run.sealed(store_id)
+    run.seal = run.sealed(signet)
     cursor = connection.execute(
         """
         UPDATE runs SET status = ?, attempts = ?, records = ?, fence = ?, owner = ?, owner_since = ?, updated_at = ?,
@@ -225,9 +226,9 @@ def update_run(connection: sqlite3.Connection, run: StoredRun, store_id: str, *,
     return cursor.rowcount == 1
 
 
-def _verified(found: tuple[Any, ...], store_id: str) -> StoredRun:
+def _verified(found: tuple[Any, ...], signet: Signet) -> StoredRun:
     run = StoredRun(*found)
-    if run.seal != run.sealed(store_id):
+    if not compare_digest(run.seal, run.sealed(signet)):
         raise _damaged(run.root_id)
     return run
 

@@ -10,15 +10,18 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from protolink._environment import current_environment
-from protolink.errors import StoreDamagedError, StoreError, StoreVersionError
+from protolink.durable.signet import Signet
+from protolink.errors import StoreDamagedError, StoreError, StoreKeyError, StoreVersionError
 
 __all__ = [
     "APPLICATION_ID",
     "MIGRATIONS",
     "VERSION",
+    "check_proof",
     "check_tables",
     "configure_reader",
     "configure_writer",
+    "keep_proof",
     "migrate",
     "read_store_id",
     "recognise",
@@ -195,6 +198,32 @@ def uses_wal(connection: sqlite3.Connection) -> bool:
 def read_store_id(connection: sqlite3.Connection) -> str:
     """What tells this store from every other, copies excepted."""
     return _meta(connection, "store_id")
+
+
+def keep_proof(connection: sqlite3.Connection, signet: Signet) -> None:
+    """Have a store that holds nothing yet remember the key that it is opened with."""
+    proof = signet.proof()
+    if proof is not None and _proof(connection) is None:
+        connection.execute("INSERT INTO meta SELECT 'proof', ? WHERE NOT EXISTS (SELECT 1 FROM runs)", (proof,))
+
+
+def check_proof(connection: sqlite3.Connection, signet: Signet) -> None:
+    """Refuse a store that was written with another key, with one where none is given, or the other way round."""
+    kept, proof = _proof(connection), signet.proof()
+    if kept == proof:
+        return
+    if proof is None:
+        why = "the store was written with an integrity key; open it with integrity_key="
+    elif kept is None:
+        why = "the store was written without an integrity key, so nothing in it can be believed with one"
+    else:
+        why = "the store was written with another integrity key"
+    raise StoreKeyError(f"{why}; it was left as it is")
+
+
+def _proof(connection: sqlite3.Connection) -> object:
+    found = connection.execute("SELECT value FROM meta WHERE key = 'proof'").fetchone()
+    return None if found is None else found[0]
 
 
 def warn_of_copy(connection: sqlite3.Connection, name: str) -> None:

@@ -32,6 +32,7 @@ from protolink.durable.rows import (
     shown,
 )
 from protolink.durable.runs import StoredRun, insert_run, latest_runs, run_by_id, run_by_root, update_run
+from protolink.durable.signet import check_key
 from protolink.errors import (
     DurableExecutionError,
     LostRunError,
@@ -62,9 +63,21 @@ class SQLiteRecordLog:
     which commits together whatever waits, and a thread that reads. The lease of a root is a lock of the
     kernel's on the file `<path>.lock`; `<path>.open.lock` is held while the file is opened or written.
     Neither is ever removed. The folder has to exist, and has to be on a local disk.
+
+    With an `integrity_key` rows are sealed by HMAC-SHA256, so that nobody who can write the file can make one
+    without the key. A file is written with one key from its first root on: with another, with none, or with a
+    key where there was none, `StoreKeyError` is raised and nothing is used. An older copy of the whole file is
+    sealed as well; to notice one, keep `RunInfo.records` somewhere else.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, busy_timeout: float = 5.0, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        busy_timeout: float = 5.0,
+        read_only: bool = False,
+        integrity_key: bytes | None = None,
+    ) -> None:
         name = os.fspath(path)
         if not isinstance(name, str) or not name or "\0" in name or name == ":memory:":
             raise ValueError("a durable store needs the path of a file")
@@ -73,6 +86,7 @@ class SQLiteRecordLog:
         self.path: str = os.path.abspath(name)
         self.busy_timeout = float(busy_timeout)
         self.read_only = read_only
+        self._key = check_key(integrity_key)
         self._lock = threading.Lock()
         self._closed = False
         self._engine: Engine | None = None
@@ -107,11 +121,11 @@ class SQLiteRecordLog:
         )
 
         def work(connection: sqlite3.Connection) -> HeldRun:
-            store_id = engine.store_id
+            signet = engine.signet
             if connection.execute("SELECT 1 FROM runs WHERE root_id = ?", (root_id,)).fetchone() is not None:
                 raise RunExistsError(f"root {shown(root_id)} exists already")
-            run.checksum = first_checksum(root_id, store_id)
-            insert_run(connection, run, store_id)
+            run.checksum = first_checksum(root_id, signet)
+            insert_run(connection, run, signet)
             # Nobody else knows the number before the commit, so the lock is there when the root is seen.
             return _taken(engine, run)
 
@@ -134,29 +148,29 @@ class SQLiteRecordLog:
         owner, since = self._owner_name(), current_environment().now()
 
         def look(connection: sqlite3.Connection) -> tuple[StoredRun, bool]:
-            run = _known(run_by_root(connection, root_id, engine.store_id), root_id)
+            run = _known(run_by_root(connection, root_id, engine.signet), root_id)
             return run, _is_driven(engine, run)
 
         def take(connection: sqlite3.Connection) -> tuple[HeldRun, int]:
-            store_id = engine.store_id
-            run = _known(run_by_root(connection, root_id, store_id), root_id)
+            signet = engine.signet
+            run = _known(run_by_root(connection, root_id, signet), root_id)
             held = _taken(engine, run)
             try:
                 fence = run.fence
                 run.fence = held.fence = fence + 1
                 run.attempts += 1
                 run.owner, run.owner_since = owner, since
-                update_run(connection, run, store_id, fence=fence, records=run.records)
+                update_run(connection, run, signet, fence=fence, records=run.records)
             except BaseException:
                 held.drop()
                 raise
             return held, run.attempts
 
         def read(connection: sqlite3.Connection) -> builtins.list[Row]:
-            run = run_by_id(connection, held.run, engine.store_id)
+            run = run_by_id(connection, held.run, engine.signet)
             if run is None or run.fence != held.fence:
                 raise LostRunError(f"{undone}: somebody else took it over")
-            return read_records(connection, run, 0, engine.store_id)
+            return read_records(connection, run, 0, engine.signet)
 
         known, is_driven = await self._read(engine, undone, look)
         try:
@@ -199,18 +213,18 @@ class SQLiteRecordLog:
 
         def work(connection: sqlite3.Connection) -> tuple[HeldRun, StoredRun]:
             held = lease.handle
-            store_id = engine.store_id
-            if not isinstance(held, HeldRun) or not held.is_held or held.store != store_id:
+            signet = engine.signet
+            if not isinstance(held, HeldRun) or not held.is_held or held.store != signet.store_id:
                 raise LostRunError(f"{undone}: the lease was given back or is another store's")
             known: StoredRun = held.known
             if known.root_id != lease.root_id or known.fence != lease.fence:
                 raise LostRunError(f"{undone}: somebody else took the run over")
             if known.records != expected:
                 raise LostRunError(f"{undone}: {known.records} records are there, and {expected} were expected")
-            checksums = chained(known.checksum, prepared)
+            checksums = chained(known.checksum, prepared, signet)
             run = known.extended(checksums, status, now, text)
             # What is known is not looked up again: where it is not so, nothing is updated.
-            if not update_run(connection, run, store_id, fence=lease.fence, records=expected):
+            if not update_run(connection, run, signet, fence=lease.fence, records=expected):
                 raise LostRunError(f"{undone}: somebody else took the run over")
             insert_records(connection, run, prepared, checksums)
             return held, run
@@ -244,8 +258,8 @@ class SQLiteRecordLog:
         engine = self._attached(undone)
 
         def work(connection: sqlite3.Connection) -> builtins.list[Row]:
-            run = _known(run_by_root(connection, root_id, engine.store_id), root_id)
-            return read_records(connection, run, after, engine.store_id)
+            run = _known(run_by_root(connection, root_id, engine.signet), root_id)
+            return read_records(connection, run, after, engine.signet)
 
         return await self._read(engine, undone, work)
 
@@ -256,7 +270,7 @@ class SQLiteRecordLog:
         engine = self._attached(undone)
 
         def work(connection: sqlite3.Connection) -> RunInfo | None:
-            run = run_by_root(connection, root_id, engine.store_id)
+            run = run_by_root(connection, root_id, engine.signet)
             return None if run is None else run.info(_is_driven(engine, run))
 
         return await self._read(engine, undone, work)
@@ -271,7 +285,7 @@ class SQLiteRecordLog:
 
         def work(connection: sqlite3.Connection) -> builtins.list[RunInfo]:
             runs, damaged = latest_runs(
-                connection, engine.store_id, status=status, agent_name=agent_name, principal=principal, limit=limit
+                connection, engine.signet, status=status, agent_name=agent_name, principal=principal, limit=limit
             )
             for error in damaged:
                 _logger.error("%s", error)
@@ -346,7 +360,7 @@ class SQLiteRecordLog:
                 raise StoreClosedError(f"{undone}: the store was closed")
             engine = self._engine
             if engine is None or engine.process != os.getpid():
-                engine = self._engine = attach(self.path, read_only=self.read_only)
+                engine = self._engine = attach(self.path, read_only=self.read_only, key=self._key)
                 self._finalizer = weakref.finalize(self, detach, engine, _nobody_waits)
             return engine
 
@@ -397,11 +411,11 @@ class SQLiteRecordLog:
         """Remove the owner's name, which is for people only, unless somebody else owns the root meanwhile."""
 
         def work(connection: sqlite3.Connection) -> None:
-            store_id = engine.store_id
-            run = run_by_id(connection, held.run, store_id)
-            if run is not None and run.fence == held.fence and held.store == store_id and run.owner is not None:
+            signet = engine.signet
+            run = run_by_id(connection, held.run, signet)
+            if run is not None and run.fence == held.fence and held.store == signet.store_id and run.owner is not None:
                 run.owner = run.owner_since = None
-                update_run(connection, run, store_id, fence=held.fence, records=run.records)
+                update_run(connection, run, signet, fence=held.fence, records=run.records)
 
         return work
 

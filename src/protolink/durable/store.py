@@ -67,13 +67,21 @@ class SQLiteDurableStore(DurableStore):
     """Runs in one SQLite file, for any number of processes of one machine.
 
     `lease_seconds` is accepted for stores without locks of the operating system; this one needs no clock,
-    for a lease ends with its process.
+    for a lease ends with its process. With an `integrity_key`, bytes that stay outside of the file, nothing is
+    believed that was written without it; `StoreKeyError` says where key and file do not belong together.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, lease_seconds: float = 300.0, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        lease_seconds: float = 300.0,
+        read_only: bool = False,
+        integrity_key: bytes | None = None,
+    ) -> None:
         if isinstance(lease_seconds, bool) or not isinstance(lease_seconds, int | float) or lease_seconds <= 0:
             raise ValueError("lease_seconds is a positive number of seconds")
-        self._log = SQLiteRecordLog(path, read_only=read_only)
+        self._log = SQLiteRecordLog(path, read_only=read_only, integrity_key=integrity_key)
 
     @property
     def log(self) -> SQLiteRecordLog:
