@@ -10,7 +10,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from typing import Final, cast
 
 import httpx2
@@ -20,6 +20,7 @@ from protolink._text import visible
 from protolink.errors import ConfigurationError
 from protolink.transport.errors import PeerNotFoundError, PeerRefusedError, PeerUnavailableError, TransportError
 from protolink.transport.http.addresses import Address, is_forbidden, is_loopback, parse_address, resolve
+from protolink.transport.http.breaker import Breakers
 from protolink.transport.http.encoding import NDJSON, LineReader, read_frame
 from protolink.transport.http.limits import HTTPLimits
 from protolink.transport.http.routes import CURSOR, route_of
@@ -70,6 +71,7 @@ class Client:
             raise ConfigurationError("trust= has to verify certificates and host names")
         self._trust = trust
         self._limits = limits
+        self._breakers = Breakers()
         self._kept: dict[str, httpx2.AsyncHTTPTransport] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -160,7 +162,9 @@ class Client:
         if secret is not None:
             headers["Authorization"] = f"Bearer {secret if isinstance(secret, str) else _checked_token(secret())}"
         async with self._connections(address) as connections:
-            response = await self._sent(url, address, connections, route.method, path, headers, body)
+            # New work alone is held back: what belongs to work that has begun, and a registry, have their own pauses.
+            with self._breakers.asking(address.origin) if operation == "task" else nullcontext():
+                response = await self._sent(url, address, connections, route.method, path, headers, body)
             try:
                 if not 200 <= response.status_code < 300:
                     raise await self._failure(url, response)
