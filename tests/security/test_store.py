@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -20,11 +22,14 @@ from protolink import (
     RunContext,
     RunManager,
     Task,
+    Tool,
 )
 from protolink._environment import Environment
 from protolink._runtime.principal import acting_as
+from protolink.durable import Row, RunInfo
+from protolink.durable.sqlite import SQLiteRecordLog
 from protolink.errors import DurableExecutionError, StoreError, StoreVersionError, UnknownRunError
-from protolink.storage import SQLiteRunStore, SQLiteStorage
+from protolink.storage import SQLiteRunStore, SQLiteStorage, StorageError
 from protolink.testing import call
 from tests.support import model
 
@@ -36,8 +41,9 @@ def act() -> str:
 
 def paused(path: Path, **options: Any) -> Agent:
     """An agent whose run waits for an approval."""
-    settings: dict[str, Any] = {"policy": CapabilityPolicy(default_effect="require_approval"), **options}
-    return Agent(name="a", llm=model(call("act")), tools=[act], durability=path, **settings)
+    asking = CapabilityPolicy(default_effect="require_approval")
+    settings: dict[str, Any] = {"policy": asking, "tools": [act], "llm": model(call("act")), **options}
+    return Agent(name="a", durability=path, **settings)
 
 
 async def a_paused_run(path: Path) -> tuple[str, str]:
@@ -90,26 +96,34 @@ async def test_b01_a_record_of_another_run_does_not_fit(tmp_path: Path) -> None:
     assert first != second
 
 
-INJECTIONS = [
-    "'; DROP TABLE runs; --",
-    '"; DROP TABLE records; --',
-    "x' OR '1'='1",
-    "x') UNION SELECT sql FROM sqlite_master --",
-    "$.a') OR 1=1 --",
-    "%",
-    "_",
-    "\\",
-    "a;b",
-    "a\nb",
-    "a'b\"c`d",
-    "😀" * 50,
-    "x" * 1000,
-    "../../etc/passwd",
-    "$(id)",
-    "{0.__class__}",
-    "%s%n",
-    "' || randomblob(1000000000) || '",
+QUOTES = ["", "'", '"', "`", "]", ")", "')", '")', "''", "\\'", "\0'", "\u02bc", "%27", "--", "/*"]
+CLAUSES = [
+    "; DROP TABLE runs; --",
+    " OR '1'='1",
+    " OR 1=1 --",
+    " UNION SELECT sql FROM sqlite_master --",
+    " UNION ALL SELECT 1, 2, 3 --",
+    "; ATTACH DATABASE '/tmp/x' AS x; --",
+    "; PRAGMA writable_schema = 1; --",
+    " || randomblob(1000000000) || ",
+    " LIKE '%",
+    "; UPDATE runs SET principal = 'x'; --",
+    " AND (SELECT load_extension('x'))",
+    " ORDER BY 99 --",
+    " LIMIT -1 --",
+    " GLOB '*",
+    " COLLATE NOCASE --",
+    " IS NOT NULL --",
+    "\n; DELETE FROM records; --",
+    "$.a') OR json_extract(1, '$') --",
 ]
+INJECTIONS = [
+    *(f"x{quote}{clause}" for quote in QUOTES for clause in CLAUSES),
+    "%", "_", "*", "?", "?1", ":a", "@a", "$a", "\\", "a;b", "a\nb", "a\0b", "a'b\"c`d", "😀" * 50, "x" * 1000, "NULL",
+    "null", "rowid", "../../etc/passwd", "$(id)", "{0.__class__}", "%s%n", "{}", "[]", "0", "-1", "1e999", "X'00'",
+    "a\u202eb", "\ufeff",
+]  # fmt: skip
+"""Three hundred."""
 
 
 def schema(path: Path) -> list[Any]:
@@ -117,23 +131,77 @@ def schema(path: Path) -> list[Any]:
         return connection.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name").fetchall()
 
 
-@pytest.mark.parametrize("text", INJECTIONS, ids=range(len(INJECTIONS)))
+@pytest.mark.parametrize("text", INJECTIONS[:: len(INJECTIONS) // 15], ids=lambda text: str(INJECTIONS.index(text)))
 async def test_b02_names_and_ids_are_values_and_never_statements(text: str, tmp_path: Path) -> None:
     """In every public parameter: what goes in comes out for exactly that key, and the tables stay as they were."""
     durable, runs, kept = (tmp_path / f"{name}.sqlite" for name in ("durable", "runs", "storage"))
     store = SQLiteRunStore(str(runs))
-    agent = Agent(name=text, llm=model("answer"), durability=durable, run_store=store, state=["conversation"],
+    agent = Agent(name=f"n{text}", llm=model("answer"), durability=durable, run_store=store, state=["conversation"],
                   storage=SQLiteStorage(str(kept), namespace=text))  # fmt: skip
     await agent.invoke("first")
     before = [schema(path) for path in (durable, runs)]
 
     await agent.invoke(text, session_id=text, context=RunContext(run_id=f"{text} "))
     manager = RunManager([agent])
-    assert [info.agent_name for info in await manager.list(agent_name=text)] == [text, text]
+    assert [info.agent_name for info in await manager.list(agent_name=f"n{text}")] == [f"n{text}"] * 2
     assert await manager.list(agent_name=f"{text}?") == []
     assert store.get_report(f"{text} ") is not None
     assert len(store.list_task_records()) == 2
     assert [schema(path) for path in (durable, runs)] == before
+
+
+async def test_b02_three_hundred_payloads_in_each_parameter_of_a_durable_store(tmp_path: Path) -> None:
+    """As a root's id, an agent, a principal and a session; as a run, a kind and a field's name; and as filters."""
+    path = tmp_path / "runs.sqlite"
+    log = SQLiteRecordLog(path)
+    before: list[Any] = []
+    for number, text in enumerate(INJECTIONS):
+        info = RunInfo(root_id=text, agent_name=text, principal=text, session_id=text, status="running", attempts=1,
+                       records=0, created_at=float(number), updated_at=0.0)  # fmt: skip
+        lease = await log.create(text, info)
+        before = before or schema(path)
+        row = Row(number=1, sequence=1, run_id=text, at=0.0, kind=text, version=1, body="{}", bodies={text: "1"})
+        await log.append(lease, 0, [row], status="paused", summary={text: text})
+        await log.release(lease)
+
+    assert len(INJECTIONS) == 300
+    for text in INJECTIONS:
+        assert [row.kind for row in await log.read(text)] == [text]
+        for filters in ({"agent_name": text}, {"principal": text}):
+            assert [info.root_id for info in await log.list(**filters, limit=400)] == [text]
+        assert await log.list(status=text) == []
+        assert await log.get(f"{text}'") is None
+    assert await log.delete(INJECTIONS[0])
+    assert len(await log.list(limit=400)) == 299
+    assert schema(path) == before
+
+
+def test_b02_three_hundred_payloads_in_each_parameter_of_the_other_stores(tmp_path: Path) -> None:
+    """As a namespace, a session, a task and a run; and as filters and orders."""
+    runs, kept = (tmp_path / f"{name}.sqlite" for name in ("runs", "storage"))
+    store = SQLiteRunStore(str(runs))
+    store.save_task(Task.create_infer("go"))
+    SQLiteStorage(str(kept)).save({"a": 1})
+    before = [schema(runs), schema(kept)]
+    for text in INJECTIONS:
+        storage, task = (
+            SQLiteStorage(str(kept), namespace=text),
+            Task.create_infer("go", context=RunContext(run_id=text)),
+        )
+        task.id = text
+        storage.save({text: text})
+        storage.append_session(text, [{"role": "user", "content": text}], key=text)
+        store.save_task(task)
+        assert storage.load() == {text: text}
+        assert [message["content"] for message in storage.load_session(text)] == [text]
+        assert list(storage.load_session(f"{text}'")) == []
+        found = store.get_task(text)
+        assert found is not None
+        assert found.id == text
+        assert store.get_task(f"{text}'") is None
+
+    assert len(store.list_task_records(limit=1000)) == 301
+    assert [schema(runs), schema(kept)] == before
 
 
 @pytest.mark.parametrize("prefix", ["", "a b", "a;", "A", "1a'", "x" * 33, "sqlite_", "é", 'a"'])
@@ -155,30 +223,132 @@ async def test_b03_only_the_owner_can_read_a_store(tmp_path: Path) -> None:
     finally:
         os.umask(before)
 
-    assert len(modes) >= 3
+    stores, beside = ("durable.sqlite", "storage.sqlite", "runs.sqlite"), ("", "-wal", "-shm")
+    locks = {"durable.sqlite.lock", "durable.sqlite.open.lock"}
+    assert set(modes) == {f"{name}{suffix}" for name in stores for suffix in beside} | locks
     assert set(modes.values()) == {0o600}
 
 
-@pytest.mark.parametrize("suffix", ["-wal", "-shm", ".lock"])
-async def test_b04_a_link_that_was_planted_is_not_followed(suffix: str, tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+async def test_b03_another_user_cannot_open_one() -> None:
+    """In a folder that everybody may enter, as a process of that user."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o777)
+    before = os.umask(0)
+    try:
+        await Agent(name="a", llm=model("answer"), durability=folder / "runs.sqlite",
+                    run_store=SQLiteRunStore(str(folder / "kept.sqlite"))).invoke("go")  # fmt: skip
+        stranger = {"cwd": folder, "user": 65534, "stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
+        files = sorted(folder.iterdir())
+        process = await asyncio.create_subprocess_exec("/bin/cat", *files, **stranger)  # type: ignore[arg-type]
+        read, refusals = await process.communicate()
+    finally:
+        os.umask(before)
+        shutil.rmtree(folder)
+
+    assert read == b""
+    assert refusals.count(b"Permission denied") == len(files) >= 5
+
+
+@pytest.mark.parametrize("kind", ["durable", "reports", "storage"])
+async def test_b03_a_store_that_others_can_write_is_told_of(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be meant, so it is no refusal."""
+    path = tmp_path / "store.sqlite"
+    path.touch()
+    path.chmod(0o666)
+    options: dict[str, dict[str, Any]] = {
+        "durable": {"durability": path},
+        "reports": {"run_store": SQLiteRunStore(str(path))},
+        "storage": {"state": ["conversation"], "storage": SQLiteStorage(str(path))},
+    }
+    await Agent(name="a", llm=model("answer"), **options[kind]).invoke("go", session_id="s")
+
+    assert "'store.sqlite' can be written by other users" in caplog.text
+
+
+PLANTS: dict[str, Callable[[Path, Path], None]] = {
+    "a link": lambda place, victim: place.symlink_to(victim),
+    "a link to nowhere": lambda place, victim: place.symlink_to(victim.with_name("nowhere")),
+    "a second name": lambda place, victim: place.hardlink_to(victim),
+    "a pipe": lambda place, victim: os.mkfifo(place),
+    "a folder": lambda place, victim: place.mkdir(),
+}
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal", ".lock", ".open.lock"])
+@pytest.mark.parametrize("plant", PLANTS)
+async def test_b04_what_was_planted_beside_a_durable_store_is_not_used(plant: str, suffix: str, tmp_path: Path) -> None:
     """Nothing is written to where somebody else's link leads."""
     path, victim = tmp_path / "runs.sqlite", tmp_path / "victim"
     victim.write_text("mine")
-    Path(f"{path}{suffix}").symlink_to(victim)
+    PLANTS[plant](Path(f"{path}{suffix}"), victim)
 
     with pytest.raises(StoreError):
         await Agent(name="a", llm=model("answer"), durability=path).invoke("go")
     assert victim.read_text() == "mine"
+    assert not victim.with_name("nowhere").exists()
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal"])
+@pytest.mark.parametrize("plant", PLANTS)
+def test_b04_what_was_planted_beside_another_store_is_not_used(plant: str, suffix: str, tmp_path: Path) -> None:
+    """Conversations, states and reports are kept in files of the same kind."""
+    path, victim = tmp_path / "storage.sqlite", tmp_path / "victim"
+    victim.write_text("mine")
+    PLANTS[plant](Path(f"{path}{suffix}"), victim)
+
+    with pytest.raises(StorageError, match="beside it"):
+        SQLiteStorage(str(path)).save({"a": 1})
+    with pytest.raises(StorageError, match="beside it"):
+        SQLiteRunStore(str(path)).save_task(Task.create_infer("go"))
+    assert victim.read_text() == "mine"
+    assert not victim.with_name("nowhere").exists()
+
+
+@pytest.mark.parametrize("place", ["pipe", "folder", "device", "second name"])
+async def test_b04_a_store_is_a_plain_file(place: str, tmp_path: Path) -> None:
+    """And not a pipe on which opening would wait for ever, nor a device, nor a file with a second name elsewhere."""
+    path = tmp_path / "runs.sqlite"
+    match place:
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "device":
+            path = Path("/dev/null")
+        case _:
+            (tmp_path / "victim").touch()
+            path.hardlink_to(tmp_path / "victim")
+
+    with pytest.raises(StoreError):
+        await Agent(name="a", llm=model("answer"), durability=path).invoke("go")
+
+
+async def test_b04_a_lock_that_was_replaced_is_nobodys(tmp_path: Path) -> None:
+    """Whoever would lock the new file shares it with nobody who has the old one."""
+    path = tmp_path / "runs.sqlite"
+    await a_paused_run(path)
+    log = SQLiteRecordLog(path)
+    await log.list()
+    Path(f"{path}.open.lock").unlink()
+    Path(f"{path}.open.lock").touch()
+
+    with pytest.raises(StoreError, match="removed or replaced"):
+        await log.create("new", RunInfo(root_id="new", agent_name="a", principal="p", status="running", attempts=1,
+                                        records=0, created_at=0.0, updated_at=0.0))  # fmt: skip
 
 
 def test_b05_ids_are_128_random_bits() -> None:
-    """Nobody guesses one, and a hundred thousand are different."""
+    """Nobody guesses one, and a million are different."""
     environment = Environment()
-    ids = {environment.new_id() for _ in range(100_000)}
+    ids = {environment.new_id() for _ in range(1_000_000)}
 
-    assert len(ids) == 100_000
+    assert len(ids) == 1_000_000
     assert {len(made) for made in ids} == {32}
-    bits = sum(int(made, 16).bit_count() for made in ids) / len(ids)
+    sample = [int(made, 16).bit_count() for made in list(ids)[:100_000]]
+    bits = sum(sample) / len(sample)
     assert 63.5 < bits < 64.5
 
 
@@ -199,6 +369,8 @@ WEAKER: dict[str, Callable[[Path], Agent]] = {
     "policies": lambda path: paused(path, policy=CapabilityPolicy(default_effect="allow")),
     "execution_version": lambda path: paused(path, execution_version="2"),
     "system_prompt": lambda path: paused(path, system_prompt="Obey."),
+    "tool act": lambda path: paused(path, tools=[Tool(act, capabilities=["harmless"])]),
+    "child b": lambda path: paused(path, subagents=[Agent(name="b", llm=model("x"))]),
 }
 
 

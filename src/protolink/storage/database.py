@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sqlite3
+import stat
 import threading
 import weakref
 from collections.abc import Generator, Sequence
@@ -18,6 +20,8 @@ from protolink.storage.port import StorageError
 __all__ = ["Database", "check_table_name", "named"]
 
 Row = tuple[Any, ...]
+
+_logger: Final = logging.getLogger("protolink")
 
 _TABLE_NAME: Final = re.compile(r"(?!sqlite)[a-z_][a-z0-9_]{0,31}")
 _PLACE: Final = re.compile(r"<name>(\w*)")
@@ -137,10 +141,23 @@ class Database:
                 # descriptor of it would end the locks that this process has on it.
                 with suppress(FileExistsError):
                     os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600))
+                self._check_files()
             target = Path(target).absolute().as_uri() + ("?mode=ro" if self._read_only else "?mode=rw")
         return sqlite3.connect(
             target, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=target != _MEMORY
         )
+
+    def _check_files(self) -> None:
+        """Refuse what SQLite would write to and that is no plain file of the store's own, such as a planted link."""
+        for suffix in ("-wal", "-shm", "-journal"):
+            try:
+                found = os.lstat(self.path + suffix)
+            except FileNotFoundError:
+                continue
+            if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+                raise StorageError(f"{self._shown()}: the file {suffix} beside it is a link or no plain file")
+        if os.stat(self.path).st_mode & 0o022:
+            _logger.warning("%s can be written by other users", self._shown())
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
         newest = len(self._migrations)
