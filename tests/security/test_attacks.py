@@ -355,7 +355,9 @@ async def test_a04_the_true_action_is_in_the_first_lines_and_nothing_hides(numbe
 def test_a04_nothing_hides_in_a_kind_a_name_a_capability_or_a_run(number: int) -> None:
     """They are the application's or a tool's, and are drawn as if they were the attacker's; as JSON they are data."""
     text = _payloads()[number]
-    action = RunAction(kind=f"k{text}", name=f"n{text}", payload={"target": "/dev/sda"}, capabilities={f"c{text}"})
+    action = RunAction(
+        kind=f"k{text}", name=f"n{text}", payload={"target": "/dev/sda"}, capabilities=frozenset({f"c{text}"})
+    )
     request = ApprovalRequest(action, PolicyDecision(PolicyEffect.REQUIRE_APPROVAL), f"r{text}")
 
     lines = request.render().split("\n")

@@ -20,6 +20,21 @@ _PATH: Final = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:@%/-]*")
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+_FORBIDDEN: Final = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        # Nobody's, whatever a machine makes of them; Oracle's clouds keep their secrets in the second.
+        "0.0.0.0/8",
+        "192.0.0.0/24",
+        "fec0::/10",
+        # Where clouds serve a machine's secrets at addresses that look like anybody's: Alibaba, Azure, AWS, Google.
+        "100.100.100.200/32",
+        "168.63.129.16/32",
+        "fd00:ec2::254/128",
+        "fd20:ce::254/128",
+    )
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -90,7 +105,9 @@ def is_forbidden(address: str) -> bool:
     ip = _plain(address)
     if ip.is_loopback:
         return False
-    return ip.is_link_local or ip.is_multicast or ip.is_unspecified or ip.is_reserved
+    if ip.is_link_local or ip.is_multicast or ip.is_unspecified or ip.is_reserved:
+        return True
+    return any(ip in network for network in _FORBIDDEN)
 
 
 def _plain(address: str) -> IPAddress:

@@ -64,6 +64,8 @@ def patient(scope: Scope, send: Send, limits: HTTPLimits) -> Write:
             async with asyncio.timeout(limits.write_seconds):
                 for message in messages:
                     await send(message)
+                    # A connection that is gone takes everything at once, and that it is gone has to be noticed.
+                    await asyncio.sleep(0)
         except TimeoutError:
             _logger.warning("a connection was dropped, because nobody read the answer")
             abort()
