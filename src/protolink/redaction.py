@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 from urllib.parse import quote, quote_plus
 
 from protolink._json import JSON
@@ -71,7 +73,8 @@ class RedactionPolicy:
     """Replaces secrets in text and JSON that leave a run.
 
     A sensitive value is found as it is, and in its JSON, URL and base64 spelling. A sensitive key hides the
-    whole value beside it; case, `-` and `_` do not matter, and only a whole name matches.
+    whole value beside it, also in a text that holds JSON, such as a model's call; case, `-` and `_` do not matter,
+    and only a whole name matches.
     """
 
     sensitive_values: frozenset[str]
@@ -119,11 +122,18 @@ class RedactionPolicy:
         )
 
     def text(self, text: str) -> str:
-        """The text without any sensitive value. Values that overlap are replaced together."""
+        """The text without any sensitive value, and without what stands beside sensitive keys where it holds JSON.
+
+        Values that overlap are replaced together.
+        """
         for spelling in self._spellings:
             if spelling in text:
-                return _cut(text, len(text), 0, self._spellings, self.replacement)[0]
-        return text
+                text = _cut(text, len(text), 0, self._spellings, self.replacement)[0]
+                break
+        if not self._keys or '"' not in text:
+            return text
+        mask = _KeyMask(self._keys, self.replacement)
+        return mask.feed(text) + mask.close()
 
     def value(self, value: JSON) -> JSON:
         """A copy of a JSON value without any sensitive value, and without what stands beside sensitive keys.
@@ -131,7 +141,7 @@ class RedactionPolicy:
         Keys are searched as well. Two that become the same stay apart by a number.
         """
         if isinstance(value, str):
-            return self.text(value) if self._spellings else value
+            return self.text(value)
         if isinstance(value, dict):
             return self._object(value)
         if isinstance(value, list):
@@ -165,38 +175,130 @@ class StreamRedactor:
     end is held back only while it could be the beginning of a secret. Made by `RedactionPolicy.stream`.
     """
 
-    __slots__ = ("_closed", "_covered", "_held", "_policy")
+    __slots__ = ("_closed", "_covered", "_held", "_mask", "_policy")
 
     def __init__(self, policy: RedactionPolicy) -> None:
         self._policy = policy
         self._held = ""
         # How much of what is held belongs to a secret whose replacement has been given out already.
         self._covered = 0
+        self._mask = _KeyMask(policy._keys, policy.replacement)  # pyright: ignore[reportPrivateUsage]
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"StreamRedactor({'closed' if self._closed else f'holding {len(self._held)} characters'})"
+        held = len(self._held) + len(self._mask.held)
+        return f"StreamRedactor({'closed' if self._closed else f'holding {held} characters'})"
 
     def feed(self, text: str) -> str:
         """The part that can be shown by now. Raises `RuntimeError` after `close`."""
         if self._closed:
             raise RuntimeError("the stream is closed")
         spellings = self._policy._spellings  # pyright: ignore[reportPrivateUsage] - the policy made this object
-        if not spellings:
-            return text
-        held = self._held + text
-        return self._advance(held, _settled(held, spellings), spellings)
+        if spellings:
+            held = self._held + text
+            text = self._advance(held, _settled(held, spellings), spellings)
+        return self._mask.feed(text)
 
     def close(self) -> str:
         """What was held back, since nothing more will come. Closing again gives nothing."""
+        if self._closed:
+            return ""
         self._closed = True
         spellings = self._policy._spellings  # pyright: ignore[reportPrivateUsage] - the policy made this object
-        return self._advance(self._held, len(self._held), spellings)
+        rest = self._advance(self._held, len(self._held), spellings)
+        return self._mask.feed(rest) + self._mask.close()
 
     def _advance(self, held: str, end: int, spellings: tuple[str, ...]) -> str:
         shown, self._covered = _cut(held, end, self._covered, spellings, self._policy.replacement)
         self._held = held[end:]
         return shown
+
+
+_KEY = re.compile(r'"([^"\\]{1,128})"\s*:')
+_KEY_TO_COME = re.compile(r'"[^"\\]{0,128}(?:"\s*)?')
+_BARE_END = re.compile(r"[,}\]\s]")
+
+
+class _KeyMask:
+    """Hides what stands beside a sensitive key in a text that may be JSON, and arrives in fragments.
+
+    Whether a quotation mark begins a text or ends one is not asked: a reply may be prose, with JSON in it, and what
+    looks like a member of an object is taken for one.
+    """
+
+    __slots__ = ("_depth", "_escaped", "_in_text", "_keys", "_replacement", "_state", "held")
+
+    def __init__(self, keys: frozenset[str], replacement: str) -> None:
+        self._keys = keys
+        self._replacement = json.dumps(replacement, ensure_ascii=False)
+        self.held = ""
+        self._state: Literal["outside", "before", "bare", "nested"] = "outside"
+        self._depth = 0
+        self._in_text = self._escaped = False
+
+    def feed(self, text: str) -> str:
+        """The part that can be shown by now."""
+        if not self._keys:
+            return text
+        text, self.held = self.held + text, ""
+        shown: list[str] = []
+        while text:
+            text = self._search(text, shown) if self._state == "outside" else self._skip(text, shown)
+        return "".join(shown)
+
+    def close(self) -> str:
+        """What was held back, since nothing more will come."""
+        rest, self.held = self.held, ""
+        return rest
+
+    def _search(self, text: str, shown: list[str]) -> str:
+        """Show the text up to a value that is hidden, and give what comes behind its key."""
+        start = 0
+        while found := _KEY.search(text, start):
+            if _normal(found[1]) in self._keys:
+                shown.append(text[: found.end()])
+                self._state = "before"
+                return text[found.end() :]
+            start = found.start() + 1
+        end = len(text)
+        last = text.rfind('"')
+        for mark in (last, text.rfind('"', 0, max(last, 0))):
+            if mark >= 0 and _KEY_TO_COME.fullmatch(text, mark):
+                end = mark
+        shown.append(text[:end])
+        self.held = text[end:]
+        return ""
+
+    def _skip(self, text: str, shown: list[str]) -> str:
+        """Show something else than the value, and give what comes behind it."""
+        if self._state == "before":
+            value = text.lstrip()
+            shown.append(text[: len(text) - len(value)])
+            if not value:
+                return ""
+            shown.append(self._replacement)
+            self._state = "nested" if value[0] in '"[{' else "bare"
+            text = value
+        if self._state == "bare":
+            end = _BARE_END.search(text)
+            if end is None:
+                return ""
+            self._state = "outside"
+            return text[end.start() :]
+        for place, letter in enumerate(text, 1):
+            if self._escaped:
+                self._escaped = False
+            elif self._in_text:
+                self._escaped = letter == "\\"
+                self._in_text = letter != '"'
+            elif letter == '"':
+                self._in_text = True
+            else:
+                self._depth += (letter in "[{") - (letter in "]}")
+            if not (self._depth or self._in_text):
+                self._state = "outside"
+                return text[place:]
+        return ""
 
 
 def _cut(text: str, end: int, covered: int, spellings: tuple[str, ...], replacement: str) -> tuple[str, int]:

@@ -14,26 +14,25 @@ import sys
 import textwrap
 import tomllib
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from protolink import Agent, AgentCard, ConfigurationError, RunContext, Task, request_context
+from protolink import Agent, AgentCard, ConfigurationError, RunContext, Task
 from protolink._runtime.principal import acting_as
 from protolink.client import AgentClient
 from protolink.discovery import Registry, RegistryClient
-from protolink.storage import SQLiteRunStore, SQLiteStorage
-from protolink.testing import call
+from protolink.storage import SQLiteRunStore
 from protolink.transport import HTTPTransport, PeerRefusedError, PeerUnavailableError, TransportError
 from protolink.transport.http import APIKeyAuthenticator, HTTPLimits
 from protolink.transport.http.routes import ROUTES
 from protolink.transport.port import Frame
-from tests.http.servers import agent_at, connected, exchange, free_url, get, port_of, post, request_bytes, served
+from tests.http.servers import agent_at, connected, exchange, free_url, get, port_of, request_bytes, served
 from tests.reliability.scale import TIMES
 from tests.security.measures import measured
-from tests.support import ListeningLLM, model
+from tests.support import model
 
 ROOT = Path(__file__).resolve().parents[2]
 ALICE, BOB = "alice-key-0123456789", "bob-key-0123456789ab"
@@ -458,66 +457,6 @@ def test_a17_nothing_in_the_package_starts_a_program() -> None:
     ]
 
     assert found == []
-
-
-@asynccontextmanager
-async def everything(tmp_path: Path, secrets: dict[str, str]) -> AsyncGenerator[tuple[Agent, ListeningLLM, str]]:
-    """An agent that holds a secret in every private place that there is, and a peer that knows its key."""
-    llm, url, where = ListeningLLM(call("look")), free_url(), free_url()
-    keys = APIKeyAuthenticator({secrets["key"]: "caller"})
-    registry = Registry(HTTPTransport(where, authenticator=keys))
-    await registry.start()
-
-    def look() -> str:
-        """Look."""
-        return "nothing to see"
-
-    agent = Agent(
-        name="caller",
-        llm=llm,
-        tools=[look],
-        transport=HTTPTransport(url, authenticator=keys, credentials={where: secrets["key"], url: secrets["key"]}),
-        registry=RegistryClient(HTTPTransport(credentials={where: secrets["key"]}), where),
-        state=["conversation"],
-        storage=SQLiteStorage(str(tmp_path / "storage.sqlite")),
-        run_store=SQLiteRunStore(str(tmp_path / "runs.sqlite")),
-        durability=tmp_path / "durable.sqlite",
-        url=url,
-    )
-    await agent.start()
-    try:
-        yield agent, llm, url
-    finally:
-        await agent.stop()
-        await registry.stop()
-
-
-async def test_a18_no_secret_of_a_private_place_is_found_anywhere(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Not in prompts, events, reports, stores, cards, exports, replies of a server, texts of objects or logs."""
-    caplog.set_level(logging.DEBUG)
-    secrets = {"key": "canary-key-0123456789", "value": "canary-value-0123456789"}
-    async with everything(tmp_path, secrets) as (agent, llm, url):
-        with request_context({"token": secrets["value"]}, inherit=("token",)):
-            handle = agent.start_run("go", session_id="s")
-        result = await handle.result()
-        peer_task = await agent.peer(url).send_task(Task.create_infer("go"))
-        replies = [await post(url, "/tasks", {}), await get(url, "/card", Authorization=f"Bearer {secrets['key']}")]
-        texts = {
-            "prompts": llm.everything,
-            "report": json.dumps(result.report.to_dict()),
-            "task": json.dumps([result.task.to_dict(), peer_task.to_dict()]),
-            "export": json.dumps(agent.to_dict()),
-            "replies": str(replies),
-            "objects": repr([agent, agent.transport, agent.registry, agent.peer(url), handle, result]),
-            "logs": "\n".join(record.getMessage() for record in caplog.records if record.name == "protolink"),
-        }
-    for file in tmp_path.iterdir():
-        texts[file.name] = file.read_bytes().decode("latin-1")
-
-    assert [where for where, text in texts.items() for secret in secrets.values() if secret in text] == []
-    assert "durable.sqlite" in texts
 
 
 HOSTILE = {

@@ -200,3 +200,39 @@ def test_a_policy_without_values_still_knows_its_keys() -> None:
     assert default.text(KEY) == KEY
     assert default.value({"client_secret": "x", "text": KEY}) == {"client_secret": "[redacted]", "text": KEY}
     assert default.stream().feed(KEY) == KEY
+
+
+MASKED = [
+    ('{"password":"hunter2","a":1}', '{"password":"[redacted]","a":1}'),
+    ('{"Api-Key" : 42}', '{"Api-Key" : "[redacted]"}'),
+    ('{"token": null, "b": "c"}', '{"token": "[redacted]", "b": "c"}'),
+    ('{"secrets": [1, {"x": "]"}], "b": 2}', '{"secrets": "[redacted]", "b": 2}'),
+    ('{"password": "a\\"b\\\\", "b": 2}', '{"password": "[redacted]", "b": 2}'),
+    ('He said "well", and: {"password": "x"} "', 'He said "well", and: {"password": "[redacted]"} "'),
+    ('{"password": "never ends', '{"password": "[redacted]"'),
+    ('{"input_tokens": 3, "the password": "x"}', '{"input_tokens": 3, "the password": "x"}'),
+    ('a "password" is needed', 'a "password" is needed'),
+    ('say "password"', 'say "password"'),
+]
+
+
+@pytest.mark.parametrize(("text", "shown"), MASKED)
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_a_sensitive_key_hides_what_stands_beside_it_in_a_text(text: str, shown: str, size: int) -> None:
+    """A model writes its calls as JSON in a text, and the text comes in fragments."""
+    policy = RedactionPolicy()
+    stream = policy.stream()
+    pieces = [stream.feed(text[start : start + size]) for start in range(0, len(text), size)]
+
+    assert "".join([*pieces, stream.close()]) == policy.text(text) == policy.value(text) == shown
+
+
+@given(text=st.text(alphabet='pP-"\\:{}[], 1', max_size=60), cuts=st.lists(st.integers(0, 60), max_size=8))
+def test_keys_are_found_wherever_a_text_is_cut(text: str, cuts: list[int]) -> None:
+    """Fragments are masked like the whole."""
+    policy = RedactionPolicy(sensitive_keys=["p"])
+    stream = policy.stream()
+    places = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
+    pieces = [stream.feed(text[start:end]) for start, end in pairwise(places)]
+
+    assert "".join([*pieces, stream.close()]) == policy.text(text)
