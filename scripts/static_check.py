@@ -65,6 +65,10 @@ UNSAFE = frozenset(
     {
         "_pickle",
         "asyncio.create_subprocess_shell",
+        "builtins.__import__",
+        "builtins.compile",
+        "builtins.eval",
+        "builtins.exec",
         "cloudpickle",
         "code",
         "codeop",
@@ -340,7 +344,7 @@ def _may_be_imported(name: ast.expr) -> bool:
 
 
 def _has_value(node: ast.expr, value: bool) -> bool:
-    return isinstance(node, ast.Constant) and node.value is value
+    return isinstance(node, ast.Constant) and node.value is not None and bool(node.value) is value
 
 
 def _sql(module: _Module) -> Iterator[Finding]:

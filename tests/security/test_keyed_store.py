@@ -150,6 +150,48 @@ async def test_b01_with_a_key_each_row_is_chained(row: int, tmp_path: Path) -> N
         await approve(path, run)
 
 
+async def test_a05_an_argument_that_was_changed_in_the_store_is_not_executed(tmp_path: Path) -> None:
+    """Also where every checksum was made anew: the action is no longer the one that its fingerprint was taken of."""
+    path = tmp_path / "runs.sqlite"
+    run = await waiting(path, None)
+    forged(path, *FORGERIES["an argument"])
+
+    task = await approve(path, run, None)
+
+    assert task.metadata["error"]["code"] == "action_changed"
+    assert "paid" not in str(task.to_dict())
+
+
+COLUMNS = {
+    "principal": "'mallory'",
+    "agent_name": "'other'",
+    "session_id": "'s'",
+    "status": "'completed'",
+    "attempts": "9",
+    "fence": "fence + 1",
+    "owner": "'somebody'",
+    "created_at": "0.5",
+    "updated_at": "0.5",
+    "summary": "'{}'",
+    "root_id": "'other'",
+    "seal": "x'00'",
+}
+
+
+@pytest.mark.parametrize("key", [None, KEY], ids=["without a key", "with a key"])
+@pytest.mark.parametrize("column", COLUMNS)
+async def test_b01_what_stands_beside_a_list_is_sealed(column: str, key: bytes | None, tmp_path: Path) -> None:
+    """Whose a run is, how it stands and what it waits for; the list itself is left as it was."""
+    path = tmp_path / "runs.sqlite"
+    run_id, _ = await waiting(path, key)
+    with closing(sqlite3.connect(path)) as file:
+        file.execute(f"UPDATE runs SET {column} = {COLUMNS[column]}")
+        file.commit()
+
+    with pytest.raises(StoreDamagedError):
+        await store(path, key).log.read("other" if column == "root_id" else run_id)
+
+
 MISMATCHES = {"with a key": (None, KEY), "without the key": (KEY, None), "with another key": (KEY, OTHER)}
 READS: dict[str, Callable[[SQLiteRecordLog, str], Awaitable[object]]] = {
     "read": lambda log, run_id: log.read(run_id),

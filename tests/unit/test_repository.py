@@ -29,6 +29,8 @@ def test_the_repository_keeps_its_rules() -> None:
     [
         ("import pickle", "pickle"),
         ("from marshal import loads", "marshal.loads"),
+        ("import shelve", "shelve"),
+        ("import builtins\nbuiltins.eval('1')", "builtins.eval"),
         ("import yaml\nyaml.load('')", "yaml.load"),
         ("import os\nos.system('ls')", "os.system"),
         ("eval('1')", "eval"),
@@ -37,6 +39,8 @@ def test_the_repository_keeps_its_rules() -> None:
         ("print('hello')", "print"),
         ("assert True", "assert"),
         ("run('ls', shell=True)", "shell=True"),
+        ("run('ls', shell=1)", "shell=True"),
+        ("get('https://localhost', verify=0)", "verify=False"),
         ("get('https://localhost', verify=False)", "verify=False"),
         ("context.check_hostname = False", "check_hostname=False"),
         ("load(path, allow_pickle=True)", "allow_pickle=True"),
