@@ -58,7 +58,7 @@ BELONGS: dict[str, set[str]] = {
 """Where a secret may be found; any other, and any other place, is a leak."""
 
 
-def look(password: str) -> dict[str, str]:
+def look(password: str) -> dict[str, Any]:
     """Look something up."""
     known = current_request_context()
     return {"found": SECRETS["private result"], "with": len(str(known.get("token")))}

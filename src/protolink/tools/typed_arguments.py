@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 __all__ = ["ResultSchema", "TypedArguments"]
 
 _MOST_LEAVES = 1000
+_MAX_DETAILS = 1000
+"""Of how many problems pydantic is asked what they are: it says all or none, and takes hundreds of bytes for each."""
 
 _MOST_PLAIN_PARAMETERS = 100
 _LONGEST_PLAIN_DESCRIPTIONS = 32 * 1024
@@ -553,6 +555,8 @@ def _problems(error: ValueError) -> list[Problem]:
 
     if not isinstance(error, ValidationError):
         raise error
+    if error.error_count() > _MAX_DETAILS:
+        return [Problem("", f"{error.error_count()} values are wrong; look at the schema")]
     details = error.errors(include_url=False)
     problems = [Problem(location(detail["loc"]), _message(detail)) for detail in details[:MAX_PROBLEMS]]
     if len(details) > MAX_PROBLEMS:
