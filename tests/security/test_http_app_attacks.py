@@ -73,13 +73,13 @@ async def ask(url: str, operation: str, run_id: str, **headers: Any) -> Reply:
     return await exchange(url, request_bytes(url, path.replace("{run_id}", run_id), body, method=method, **headers))
 
 
-def test_c2_every_route_is_listed() -> None:
+def test_c02_every_route_is_listed() -> None:
     """A route that nobody listed is one that nobody has tried to get into."""
     assert {(route.method, route.path): route.operation for route in ROUTES} == PATHS
 
 
 @pytest.mark.parametrize("client", [("203.0.113.7", 1), ("10.0.0.1", 1), ("fe80::1", 1), ("2001:db8::1", 1)])
-async def test_c1_other_machines_are_not_answered_without_authentication(client: tuple[str, int]) -> None:
+async def test_c01_other_machines_are_not_answered_without_authentication(client: tuple[str, int]) -> None:
     """Unless the application says that this is meant."""
 
     def coming_from(app: Any) -> Any:
@@ -98,7 +98,7 @@ async def test_c1_other_machines_are_not_answered_without_authentication(client:
 
 
 @pytest.mark.parametrize("operation", sorted(PATHS.values()))
-async def test_c1_every_route_asks_who_is_there(operation: str) -> None:
+async def test_c01_every_route_asks_who_is_there(operation: str) -> None:
     """Nobody, somebody with a wrong key, and somebody with a key in the wrong place."""
     async with served(agent("answer"), authenticator=KEYS) as url:
         for headers in ({}, {"X_API_Key": ALICE[:-1]}, {"Authorization": f"Basic {ALICE}"}, {"Cookie": f"key={ALICE}"}):
@@ -109,7 +109,7 @@ async def test_c1_every_route_asks_who_is_there(operation: str) -> None:
 
 @pytest.mark.parametrize("operation", OF_A_RUN)
 @pytest.mark.parametrize("state", ["at work", "ended", "stored"])
-async def test_c2_what_is_not_yours_is_not_there(operation: str, state: str, tmp_path: Path) -> None:
+async def test_c02_what_is_not_yours_is_not_there(operation: str, state: str, tmp_path: Path) -> None:
     """Byte for byte the same answer, and the run goes on as if nobody had asked."""
     gate = Gate()
     members = {
@@ -132,7 +132,7 @@ async def test_c2_what_is_not_yours_is_not_there(operation: str, state: str, tmp
     assert before == after
 
 
-async def test_c2_runs_of_the_application_itself_are_nobodys() -> None:
+async def test_c02_runs_of_the_application_itself_are_nobodys() -> None:
     """What the host has started for itself is out of every client's reach."""
     group = AgentGroup([agent("answer")])
     async with serving(create_app(group)) as url:
@@ -141,7 +141,7 @@ async def test_c2_runs_of_the_application_itself_are_nobodys() -> None:
         assert (await get(url, f"/runs/{handle.run_id}")).status == 404
 
 
-async def test_c2_an_idempotency_key_tells_nothing_of_anybody_else(tmp_path: Path) -> None:
+async def test_c02_an_idempotency_key_tells_nothing_of_anybody_else(tmp_path: Path) -> None:
     """The same key and the same body: each has a run of their own, in memory and in a store."""
     async with served(
         agent("a", "b"), agent(name="stored", durability=tmp_path / "r.sqlite"), authenticator=KEYS
@@ -181,7 +181,7 @@ ORIGINS = [
 
 
 @pytest.mark.parametrize("operation", sorted(PATHS.values()))
-async def test_c3_a_web_page_drives_no_local_server(operation: str) -> None:
+async def test_c03_a_web_page_drives_no_local_server(operation: str) -> None:
     """Neither by a name that was made to lead here, nor from its own origin; whatever it asks for."""
     async with served(agent("answer"), allowed_origins=["https://good.example"]) as url:
         for host in HOSTS:
@@ -194,7 +194,7 @@ async def test_c3_a_web_page_drives_no_local_server(operation: str) -> None:
     assert "access-control-allow-origin" not in allowed.headers
 
 
-async def test_c3_the_hosts_own_names_are_allowed_by_name() -> None:
+async def test_c03_the_hosts_own_names_are_allowed_by_name() -> None:
     """A public one has to be listed."""
     async with served(agent("answer", "answer"), allowed_hosts=["agents.example"]) as url:
         assert (await post(url, "/runs", GO, Host="agents.example")).status == 202
@@ -202,7 +202,7 @@ async def test_c3_the_hosts_own_names_are_allowed_by_name() -> None:
         assert_problem(await post(url, "/runs", GO), 403)
 
 
-async def test_c4_runs_at_work_are_counted_by_client() -> None:
+async def test_c04_runs_at_work_are_counted_by_client() -> None:
     """What one client has at work keeps no other from starting anything."""
     gate, limits = Gate(), ApplicationLimits(max_runs_per_principal=2, max_runs=3)
     holding = agent(*[call("hold")] * 9, tools=[gate.hold])
@@ -218,7 +218,7 @@ async def test_c4_runs_at_work_are_counted_by_client() -> None:
     assert (canceled.status, again.status) == (200, 202)
 
 
-async def test_c4_streams_are_counted_by_client() -> None:
+async def test_c04_streams_are_counted_by_client() -> None:
     """An open stream is a request that is being answered."""
     gate, limits = Gate(), ApplicationLimits(max_requests_per_principal=2)
     async with served(agent(call("hold"), tools=[gate.hold]), authenticator=KEYS, limits=limits) as url:
@@ -230,13 +230,13 @@ async def test_c4_streams_are_counted_by_client() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br"])
-async def test_c4_a_compressed_body_is_not_unpacked(encoding: str) -> None:
+async def test_c04_a_compressed_body_is_not_unpacked(encoding: str) -> None:
     """However small it is, nobody knows how large it would become."""
     async with served(agent("answer")) as url:
         assert_problem(await post(url, "/runs", GO, Content_Encoding=encoding), 415)
 
 
-async def test_c4_a_slow_body_is_given_up_and_others_are_answered() -> None:
+async def test_c04_a_slow_body_is_given_up_and_others_are_answered() -> None:
     """A sender that stops half-way holds up nobody."""
     limits = ApplicationLimits(body_seconds=0.2)
     async with served(agent("answer"), limits=limits) as url, connected(url) as (receiver, sender):
@@ -245,7 +245,7 @@ async def test_c4_a_slow_body_is_given_up_and_others_are_answered() -> None:
         assert b" 408 " in await receiver.readline()
 
 
-async def test_c4_multipart_is_no_way_in() -> None:
+async def test_c04_multipart_is_no_way_in() -> None:
     """There is no parser for it."""
     async with served(agent("answer")) as url:
         body = b'--x\r\nContent-Disposition: form-data; name="agent"\r\n\r\nreader\r\n--x--\r\n'
@@ -254,7 +254,7 @@ async def test_c4_multipart_is_no_way_in() -> None:
         )
 
 
-async def test_c4_large_headers_are_refused() -> None:
+async def test_c04_large_headers_are_refused() -> None:
     """Many of them, or a long one."""
     limits = ApplicationLimits(max_header_bytes=4000, max_header_fields=20)
     async with served(agent("answer"), limits=limits) as url:
@@ -262,7 +262,7 @@ async def test_c4_large_headers_are_refused() -> None:
         assert_problem(await get(url, "/openapi.json", **{f"X_{number}": "x" for number in range(30)}), 431)
 
 
-async def test_c5_no_part_of_a_request_becomes_an_address() -> None:
+async def test_c05_no_part_of_a_request_becomes_an_address() -> None:
     """Forwarding fields and an absolute target change neither the location nor the description."""
     headers = {
         "X_Forwarded_Host": "evil.example",
@@ -283,13 +283,13 @@ async def test_c5_no_part_of_a_request_becomes_an_address() -> None:
 @pytest.mark.parametrize(
     "host", ["localhost/evil", "localhost?evil", "localhost#evil", "a b", "localhost\tevil", "[::1"]
 )
-async def test_c5_a_malformed_host_is_refused(host: str) -> None:
+async def test_c05_a_malformed_host_is_refused(host: str) -> None:
     """By the server or by the application, and never with a fault."""
     async with served(agent("answer")) as url:
         assert (await get(url, "/openapi.json", Host=host)).status in (400, 403)
 
 
-async def test_c6_five_hundred_readers_that_read_nothing_cost_little(tmp_path: Path) -> None:
+async def test_c06_five_hundred_readers_that_read_nothing_cost_little(tmp_path: Path) -> None:
     """Of a run with a large list: the server grows by less than 64 MiB, and the next client is answered."""
     async with process(tmp_path / "runs.sqlite") as (url, server):
         run_id = await start(url, "look " * 9 + "answer " + "x" * 200_000)
@@ -313,7 +313,7 @@ def resident(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-async def test_c6_a_stuck_reader_holds_up_no_run_and_no_other_reader() -> None:
+async def test_c06_a_stuck_reader_holds_up_no_run_and_no_other_reader() -> None:
     """It is dropped after a while; the others see everything."""
     limits = ApplicationLimits(write_seconds=0.05)
     writer = Writer(fragments=150, stops=1, size=20_000)
@@ -331,7 +331,7 @@ async def test_c6_a_stuck_reader_holds_up_no_run_and_no_other_reader() -> None:
     assert events_of(seen)[-1]["final"]
 
 
-async def test_c6_a_client_that_leaves_is_noticed() -> None:
+async def test_c06_a_client_that_leaves_is_noticed() -> None:
     """A reset in the middle of a silent stream gives its place back, with no event to notice it by."""
     gate, limits = Gate(), ApplicationLimits(max_requests_per_principal=1)
     async with served(agent(call("hold"), tools=[gate.hold]), authenticator=KEYS, limits=limits) as url:
@@ -360,7 +360,7 @@ PAYLOADS = [
 ]
 
 
-async def test_c7_what_a_model_says_begins_no_message() -> None:
+async def test_c07_what_a_model_says_begins_no_message() -> None:
     """In a name, an argument, a fragment, an answer and an error, as server-sent events and as lines."""
     random.seed(7)
     texts = ["".join(random.choices(PAYLOADS, k=4)) for _ in range(20)]
@@ -381,7 +381,7 @@ async def test_c7_what_a_model_says_begins_no_message() -> None:
 
 
 @pytest.mark.parametrize("operation", sorted(PATHS.values()))
-async def test_c8_nothing_is_served_that_a_browser_would_draw(operation: str) -> None:
+async def test_c08_nothing_is_served_that_a_browser_would_draw(operation: str) -> None:
     """Markup in a prompt, an answer or a name stays a value in JSON or in a stream, whatever a browser guesses."""
     markup = "<script>alert(1)</script>"
     async with served(agent(markup, name="reader"), agent(name=markup)) as url:
@@ -505,7 +505,7 @@ async def test_c19_a_client_cannot_run_up_costs() -> None:
     assert (run["usage"]["llm_calls"], run["error"]["code"]) == (10, "budget_exceeded")
 
 
-async def test_c4_a_flood_leaves_others_served() -> None:
+async def test_c04_a_flood_leaves_others_served() -> None:
     """A hundred bodies that are too large, and a hundred connections that say nothing, meanwhile."""
     async with served(agent(llm=model()), max_body_bytes=10_000) as url:
         large = request_bytes(url, "/runs", b"x" * 20_000)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["ResultSchema", "TypedArguments"]
 
 _MOST_LEAVES = 1000
-_MAX_DETAILS = 1000
+_MAX_DETAILS = 10_000
 """Of how many problems pydantic is asked what they are: it says all or none, and takes hundreds of bytes for each."""
 
 _MOST_PLAIN_PARAMETERS = 100
