@@ -30,7 +30,7 @@ from protolink.transport.http import APIKeyAuthenticator, HTTPLimits
 from protolink.transport.http.routes import ROUTES
 from protolink.transport.port import Frame
 from tests.http.servers import agent_at, connected, exchange, free_url, get, port_of, request_bytes, served
-from tests.reliability.scale import TIMES
+from tests.reliability.scale import scaled
 from tests.security.measures import measured
 from tests.support import model
 
@@ -181,7 +181,7 @@ def _version(text: str) -> tuple[int, ...]:
 @pytest.mark.time_limit(120)
 async def test_c06_readers_that_read_nothing_cost_little_and_hold_up_nobody() -> None:
     """For five hundred, a server grows by at most 64 MiB, and here by as much for each; who reads is answered."""
-    readers = 500 if TIMES > 1 else 100
+    readers = scaled(100, 500, 500)
 
     async def endless(operation: str, payload: Any) -> AsyncGenerator[Frame]:
         while True:
