@@ -14,7 +14,7 @@ export NO_MKDOCS_2_WARNING := 1
 
 STEPS := format-check lint mypy pyright imports static docs site
 
-.PHONY: help setup locked audit demo test check torture bench format clean $(STEPS)
+.PHONY: help setup locked audit demo test check torture bench compare format clean $(STEPS)
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -92,10 +92,13 @@ torture: $(READY) ## cause every fault many times and count (FULL=1: the numbers
 bench: $(READY) ## measure, and put the numbers into docs/benchmarks.md
 	$(BIN)/python -m benchmarks --page docs/benchmarks.md
 
+compare: $(READY) ## measure other agent libraries, too (LIBRARIES="langgraph pydantic-ai==2.68.0"); some minutes each
+	$(BIN)/python -m benchmarks.compare $(LIBRARIES)
+
 format: $(READY) ## format everything and apply the safe fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## remove the environment and all caches
-	rm -rf $(VENV) .venv-audit build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-audit .compare build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

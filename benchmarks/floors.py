@@ -7,9 +7,11 @@ messages) and does nothing of what the runtime is for: no schema, no policy, no 
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
-__all__ = ["ANSWER", "bare_loop", "bare_turn", "lookup", "script"]
+__all__ = ["ANSWER", "bare_commits", "bare_loop", "bare_turn", "lookup", "script"]
 
 ANSWER = "done"
 
@@ -51,3 +53,14 @@ async def bare_loop(model: Callable[[int], Awaitable[str]], calls: int) -> list[
         messages.append(json.dumps({"type": "tool_result", "tool": action["tool"], "result": result}))
     messages.append(json.dumps({"role": "assistant", "content": await model(calls + 1)}))
     return messages
+
+
+def bare_commits(path: Path, calls: int) -> None:
+    """Two synced commits of a small row for each call."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("CREATE TABLE IF NOT EXISTS steps (number INTEGER PRIMARY KEY, body TEXT)")
+    for _ in range(2 * calls):
+        connection.execute("INSERT INTO steps (body) VALUES (?)", ("x" * 300,))
+    connection.close()

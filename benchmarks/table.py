@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["AtMost", "AtMostTimes", "Row", "table"]
+__all__ = ["AtMost", "AtMostTimes", "Row", "aligned", "number", "table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +65,16 @@ class Row:
         if earlier is None:
             return "-"
         if earlier["ratio"] is not None:
-            return _number(earlier["ratio"])
-        return f"{_number(earlier['protolink'])} {earlier['unit']}".rstrip()
+            return number(earlier["ratio"])
+        return f"{number(earlier['protolink'])} {earlier['unit']}".rstrip()
 
     def limit(self, machine: float) -> str:
         """The goal as it is shown: a bare number is a ratio."""
         match self.target:
             case AtMostTimes(ratio=limit):
-                return _number(limit, 4)
+                return number(limit, 4)
             case AtMost() as goal:
-                return f"{_number(goal.on(machine))} {self.unit}".rstrip()
+                return f"{number(goal.on(machine))} {self.unit}".rstrip()
             case None:
                 return "-"
 
@@ -83,9 +83,9 @@ class Row:
         return (
             self.workload,
             self.before(earlier),
-            "-" if self.floor is None else f"{_number(self.floor)} {self.unit}".rstrip(),
-            f"{_number(self.protolink)} {self.unit}".rstrip(),
-            "-" if self.ratio is None else _number(self.ratio),
+            "-" if self.floor is None else f"{number(self.floor)} {self.unit}".rstrip(),
+            f"{number(self.protolink)} {self.unit}".rstrip(),
+            "-" if self.ratio is None else number(self.ratio),
             self.limit(machine),
             self.verdict(machine),
         )
@@ -110,18 +110,23 @@ COLUMNS = ("workload", "before", "floor", "protolink", "ratio", "target ratio", 
 
 def table(rows: Iterable[Row], machine: float, before: Mapping[str, Mapping[str, Any]]) -> str:
     """All rows under their column names, numbers to the right; `before` has those of an earlier run by workload."""
-    lines: list[Sequence[str]] = [COLUMNS, *(row.cells(machine, before.get(row.workload)) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
+    lines = [COLUMNS, *(row.cells(machine, before.get(row.workload)) for row in rows)]
+    return aligned(lines, to_the_left=(0, len(COLUMNS) - 1))
+
+
+def aligned(lines: Sequence[Sequence[str]], to_the_left: Sequence[int] = (0,)) -> str:
+    """Lines of cells as columns."""
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "\n".join(
         "  ".join(
-            cell.ljust(width) if column in (0, len(COLUMNS) - 1) else cell.rjust(width)
+            cell.ljust(width) if column in to_the_left else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in lines
     )
 
 
-def _number(value: float, digits: int = 3) -> str:
+def number(value: float, digits: int = 3) -> str:
     """So many significant digits, never an exponent."""
     if value >= 10 ** (digits - 1):
         return f"{value:,.0f}"

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from benchmarks.floors import lookup, script
+from benchmarks.floors import bare_commits, lookup, script
 from benchmarks.measure import alternate, growth
 from benchmarks.models import Scripted
 from benchmarks.scale import Scale
@@ -68,14 +68,7 @@ async def _run(folder: Path, calls: int, name: str) -> None:
 
 
 async def _plain(folder: Path, calls: int, name: str) -> None:
-    """Two synced commits of a small row for each call."""
-    connection = sqlite3.connect(folder / f"{name}-plain.sqlite", isolation_level=None)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("CREATE TABLE IF NOT EXISTS steps (number INTEGER PRIMARY KEY, body TEXT)")
-    for _ in range(2 * calls):
-        connection.execute("INSERT INTO steps (body) VALUES (?)", ("x" * 300,))
-    connection.close()
+    bare_commits(folder / f"{name}-plain.sqlite", calls)
 
 
 async def _timed(clock: str, work: Callable[[], Awaitable[None]], calls: int) -> float:

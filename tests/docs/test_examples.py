@@ -6,6 +6,7 @@ its own, and may use `await` at the top level. An HTML comment right before a bl
 * `<!-- continues -->`: the block goes on where the block before it ended.
 * `<!-- no-run: reason -->`: the block is only compiled.
 * `<!-- output -->`, before a ```text block that follows a program: exactly what the program prints.
+* `<!-- environment: name -->`: the block is a program of another library and runs where that one is installed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import json
+import os
 import re
 import subprocess
 import sys
@@ -24,12 +27,15 @@ from types import ModuleType
 
 import pytest
 
+from benchmarks.compare.environments import LIBRARIES, interpreter
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.stem != "__init__"]
 
 FENCE = re.compile(r"(?P<indent> *)(?P<fence>`{3,}|~{3,}) *(?P<language>[\w-]*)[^`]*")
-MARKER = re.compile(r"<!-- (?P<word>continues|no-run|output)(: (?P<reason>\S.*))? -->")
+MARKER = re.compile(r"<!-- (?P<word>continues|environment|no-run|output)(: (?P<argument>\S.*))? -->")
+TAKE_AN_ARGUMENT = ("environment", "no-run")
 OUTPUT_LANGUAGES = ("text", "console-output")
 
 
@@ -48,6 +54,9 @@ class Fence:
 
     marker: str | None
     """The word of the comment right before the block, if there is one."""
+
+    argument: str | None
+    """What stands behind that word."""
 
     follows: bool
     """Whether nothing but that comment stands between the block before and this one."""
@@ -75,11 +84,15 @@ class Program:
     output: str | None = None
     """What it prints, if the page says so."""
 
+    environment: str | None = None
+    """The library in whose environment it runs, if that is not this one."""
+
 
 def fences(page: Path) -> Iterator[Fence]:
     """The fenced blocks of a page in their order. A comment that looks like a marker must be one."""
     lines = page.read_text(encoding="utf-8").splitlines()
     marker: str | None = None
+    argument: str | None = None
     follows = False
     number = 0
     while number < len(lines):
@@ -94,13 +107,22 @@ def fences(page: Path) -> Iterator[Fence]:
             content = textwrap.dedent("".join(f"{text}\n" for text in lines[start:number]))
             number += 1
             language = opening["language"]
-            yield Fence(line=start + 1, language=language, content=content, marker=marker, follows=follows)
-            marker, follows = None, True
-        elif re.match(r"<!--\s*(continues|no-run|output)\b", line.strip()):
+            yield Fence(
+                line=start + 1,
+                language=language,
+                content=content,
+                marker=marker,
+                argument=argument,
+                follows=follows,
+            )
+            marker, argument, follows = None, None, True
+        elif re.match(r"<!--\s*(continues|environment|no-run|output)\b", line.strip()):
             found = MARKER.fullmatch(line.strip())
-            if found is None or (found["word"] == "no-run") != (found["reason"] is not None):
+            if found is None or (found["word"] in TAKE_AN_ARGUMENT) != (found["argument"] is not None):
                 raise ValueError(f"{page.name}:{number}: {line.strip()!r} is not a marker; see {Path(__file__).name}")
-            marker = found["word"]
+            marker, argument = found["word"], found["argument"]
+            if marker == "environment" and argument not in LIBRARIES:
+                raise ValueError(f"{page.name}:{number}: there is no environment {argument!r}")
         elif line.strip():
             if marker is not None:  # nothing but empty lines may come between the two
                 raise ValueError(f"{page.name}:{number}: the marker {marker!r} must stand right before a block")
@@ -122,12 +144,22 @@ def programs(page: Path) -> list[Program]:
             if fence.marker == "output":
                 raise ValueError(f"{here}: a program is not an output")
             before: tuple[Program, ...] = ()
+            environment = fence.argument if fence.marker == "environment" else None
             if fence.marker == "continues":
                 if not found or not found[-1].runs:
                     raise ValueError(f"{here}: there is no running program to continue")
                 before = (*found[-1].before, found[-1])
-            runs = fence.marker != "no-run"
-            found.append(Program(page=page, line=fence.line, source=fence.content, before=before, runs=runs))
+                environment = found[-1].environment
+            found.append(
+                Program(
+                    page=page,
+                    line=fence.line,
+                    source=fence.content,
+                    before=before,
+                    runs=fence.marker != "no-run",
+                    environment=environment,
+                )
+            )
         elif fence.marker is not None:
             after_a_program = fence.follows and last is not None and last.language == "python"
             if fence.marker != "output" or fence.language not in OUTPUT_LANGUAGES or not after_a_program:
@@ -158,6 +190,30 @@ def run(program: Program, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     return capsys.readouterr().out
 
 
+ELSEWHERE = """
+import ast, asyncio, contextlib, inspect, io, json, sys
+page, parts = json.loads(sys.argv.pop())
+with asyncio.Runner() as runner:
+    for number, source in enumerate(parts, start=1):
+        with contextlib.nullcontext() if number == len(parts) else contextlib.redirect_stdout(io.StringIO()):
+            code = compile(source, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            outcome = eval(code)
+            if code.co_flags & inspect.CO_COROUTINE:
+                runner.run(outcome)
+"""
+
+
+def run_elsewhere(program: Program, library: str) -> str:
+    """The same as `run`, by the Python of an environment that has this library."""
+    parts = ["\n" * (part.line - 1) + part.source for part in (*program.before, program)]
+    command = [str(interpreter(LIBRARIES[library])), "-c", ELSEWHERE, json.dumps([str(program.page), parts])]
+    # The environment is installed without compiled modules, so that only what is imported gets compiled, once.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def all_programs() -> Iterator[Program]:
     for page in PAGES:
         if page.exists():
@@ -180,7 +236,10 @@ def test_a_program_of_the_documentation_runs(
         compile(program.source, str(program.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         return
 
-    printed = run(program, capsys, monkeypatch)
+    if program.environment is None:
+        printed = run(program, capsys, monkeypatch)
+    else:
+        printed = run_elsewhere(program, program.environment)
 
     if program.output is not None:
         assert printed == program.output
@@ -229,6 +288,16 @@ print(count + 1)
 this is not a program
 ```
 ````
+
+<!-- environment: langgraph -->
+```python
+import langgraph
+```
+
+<!-- continues -->
+```python
+print(langgraph.__name__)
+```
 """
 
 
@@ -237,11 +306,12 @@ def test_the_programs_of_a_page_are_found_with_their_markers(tmp_path: Path) -> 
     page = tmp_path / "page.md"
     page.write_text(PAGE, encoding="utf-8")
 
-    first, second, third = programs(page)
+    first, second, third, fourth, fifth = programs(page)
 
     assert (first.line, first.source, first.before, first.output) == (2, "import asyncio\ncount = 1\n", (), None)
     assert (second.line, second.before, second.output) == (10, (first,), "2\n")
     assert (third.source, third.runs) == ("call_the_provider()\n", False)
+    assert [program.environment for program in (first, second, fourth, fifth)] == [None, None, "langgraph", "langgraph"]
 
 
 def test_a_program_continues_with_the_names_and_the_loop_of_the_one_before(
@@ -258,6 +328,7 @@ def test_a_program_continues_with_the_names_and_the_loop_of_the_one_before(
     "page",
     [
         "<!-- no-run -->\n```python\n```\n",
+        "<!-- environment: nowhere -->\n```python\n```\n",
         "<!-- continues: why -->\n```python\n```\n",
         "<!-- continues -->\n```python\n```\n",
         "<!-- continues -->\nwords\n```python\n```\n",

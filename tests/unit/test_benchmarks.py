@@ -3,6 +3,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -27,3 +29,32 @@ def test_any_model_can_be_measured_on_the_small_task() -> None:
 
     assert "cannot be constrained" in printed
     assert len(re.findall(r": 0 of 5, [\d.]+ s a question$", printed, re.MULTILINE)) == 2
+
+
+def test_the_comparison_measures_this_library_where_it_is_installed() -> None:
+    """What others are compared with needs no environment of its own, so the way that all of them go is always tried."""
+    command = [sys.executable, "-m", "benchmarks.compare", "protolink", "--quick", "--only", "one turn"]
+
+    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+    assert re.search(r"^workload +protolink +ratio$", printed, re.MULTILINE)
+    assert re.search(r"^one turn +[\d.,]+ us +[\d.,]+$", printed, re.MULTILINE)
+    assert re.search(r"^protolink: protolink \S+, pydantic \S+; .+$", printed, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("langraph", "there is no adapter for 'langraph', only for pydantic-ai, openai-agents, langgraph"),
+        ("langgraph==", "'langgraph==' names no version"),
+        ("protolink==0.1", "protolink is measured as this checkout has it, so it takes no version"),
+    ],
+)
+def test_the_comparison_refuses_what_it_cannot_measure(name: str, complaint: str) -> None:
+    """A library that was silently left out would look as if it had been measured."""
+    command = [sys.executable, "-m", "benchmarks.compare", name]
+
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert complaint in " ".join(done.stderr.split())
