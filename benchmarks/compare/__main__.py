@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -90,7 +91,7 @@ def shown(reports: Mapping[str, Mapping[str, Any]]) -> str:
         f"{report['configuration']}"
         for name, report in reports.items()
     ]
-    return "\n".join([aligned(lines), "", *notes])
+    return "\n".join([aligned(lines), "", *(textwrap.fill(note, 118, subsequent_indent="  ") for note in notes)])
 
 
 if __name__ == "__main__":

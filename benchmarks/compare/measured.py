@@ -204,7 +204,8 @@ async def _company(subject: Subject, scale: Scale) -> list[Measured]:
             await asyncio.gather(*(one() for _ in range(runs)))
             return time.perf_counter() - began
 
-        floors, subjects = await alternate(scale.rounds(5), partial(together, bare), partial(together, run))
+        rounds = scale.rounds(5) if runs == 100 else 3
+        floors, subjects = await alternate(rounds, partial(together, bare), partial(together, run))
         rows.append(
             Measured(
                 workload=f"{runs:,} runs at once, elapsed",
