@@ -217,7 +217,7 @@ class Agent:
         prices: Prices | Mapping[str, Pricing] | Literal["published"] | None = None,
         verbosity: int = 1,
     ) -> None:
-        self.card = card_of(card, name, description, url)
+        self.card: AgentCard = card_of(card, name, description, url)
         if llm is not None and llm_factory is not None:
             raise ConfigurationError("give either llm or llm_factory, not both")
         if llm_factory is not None and not callable(llm_factory):

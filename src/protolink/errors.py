@@ -263,7 +263,7 @@ class UncertainExecutionError(ProtolinkError):
         self.run_id = run_id
         self.action_id = action_id
         self.tool_name = tool_name
-        self.arguments = None if arguments is None else dict(arguments)
+        self.arguments: dict[str, Any] | None = None if arguments is None else dict(arguments)
         self.task = task
 
 

@@ -32,6 +32,7 @@ from protolink._environment import Environment, Timer
 from protolink._runtime.background import driving
 from protolink._runtime.configuration import Configuration, Subagent
 from protolink._runtime.journal import Journal
+from protolink._runtime.keeping import Keeper
 from protolink._runtime.pace import turn
 from protolink._runtime.perform import perform
 from protolink._runtime.request import Request
@@ -41,6 +42,7 @@ from protolink.context import RunContext, narrow_request_context
 from protolink.errors import DurableExecutionError
 from protolink.llms.port import LLM, ToolDeclaration
 from protolink.llms.prompt import WorkerDescription
+from protolink.policy.policies import Policy
 
 __all__ = ["Driver"]
 
@@ -104,19 +106,19 @@ class Driver:
         parent: Driver | None = None,
     ) -> None:
         limits = configuration.subagent_limits
-        self.configuration = configuration
-        self.parent = parent
-        self.policies = configuration.policies
+        self.configuration: Configuration = configuration
+        self.parent: Driver | None = parent
+        self.policies: tuple[Policy, ...] = configuration.policies
         self.approval_handler = configuration.approval_handler
         self.lineage: tuple[object, ...] = (configuration.owner,)
-        self.depth_left = limits.max_depth
+        self.depth_left: int = limits.max_depth
         if parent is not None:
             # What the ancestors impose holds below them; a child can only narrow it.
             self.policies = parent.policies + configuration.policies
             self.approval_handler = parent.approval_handler or configuration.approval_handler
             self.lineage = (*parent.lineage, configuration.owner)
             self.depth_left = min(parent.depth_left - 1, limits.max_depth)
-        self.places = asyncio.Semaphore(limits.max_concurrency)
+        self.places: asyncio.Semaphore = asyncio.Semaphore(limits.max_concurrency)
         self.children: dict[str, Driver] = {}
         """Child runs at work, by the action that delegated to them."""
 
@@ -129,25 +131,25 @@ class Driver:
         self.failed_child: Driver | None = None
         """The child whose failure is this run's."""
 
-        self.ending = False
+        self.ending: bool = False
         """Whether the run only waits for its children to stop."""
 
-        self.keeper = configuration.keeper
+        self.keeper: Keeper | None = configuration.keeper
         """The stores that the run reads its conversation from and leaves its results in."""
 
-        self.variables = contextvars.copy_context()
+        self.variables: contextvars.Context = contextvars.copy_context()
         """The context variables of the moment when the run was started, private request values among them."""
 
-        self.context = context
-        self.journal = journal
-        self.environment = environment
-        self.run_id = context.run_id
-        self.scope = Scope(environment)
+        self.context: RunContext = context
+        self.journal: Journal = journal
+        self.environment: Environment = environment
+        self.run_id: str = context.run_id
+        self.scope: Scope = Scope(environment)
         self.run: RunState
         self.llm: LLM | None = None
         """Bound on the first model command of the attempt; the one that it was routed to."""
 
-        self.owns_llm = False
+        self.owns_llm: bool = False
         """Whether the model was made for this attempt from a specification that a factory gave."""
 
         self.fallbacks: tuple[LLM, ...] = ()

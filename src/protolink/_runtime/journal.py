@@ -116,10 +116,10 @@ class Journal:
     )
 
     def __init__(self, root_id: str, environment: Environment, log: RecordLog | None = None) -> None:
-        self.tree = TreeState(root_id)
+        self.tree: TreeState = TreeState(root_id)
         self.entries: list[Entry | Fragment] = []
         self.identities: dict[str, Identity] = {}
-        self.closed = False
+        self.closed: bool = False
         self.broken: DurableExecutionError | None = None
         """Why the log takes nothing more from this attempt."""
 

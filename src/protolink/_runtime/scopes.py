@@ -97,7 +97,7 @@ class Scope:
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self._waits: set[_Wait] = set()
-        self.stopped = False
+        self.stopped: bool = False
 
     def interrupt(self) -> None:
         """Tell everything that the run waits for to stop."""

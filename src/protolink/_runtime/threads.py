@@ -69,8 +69,8 @@ class ThreadCall:
         self._workers = workers
         self._loop = loop
         self._function = function
-        self.entered = False
-        self.ended = False
+        self.entered: bool = False
+        self.ended: bool = False
         self.future: asyncio.Future[tuple[bool, Any]] = loop.create_future()
 
     @property

@@ -31,9 +31,9 @@ class Views:
 
     def __init__(self, journal: Journal, run_id: str, policy: RedactionPolicy | None) -> None:
         self._journal = journal
-        self.policy = policy
+        self.policy: RedactionPolicy | None = policy
         self._report: RunReport | None = None
-        self.run_id = run_id
+        self.run_id: str = run_id
 
     async def events(self, after: int = 0) -> AsyncIterator[RunEvent]:
         """The events behind `after`, then live ones, until the run ends."""

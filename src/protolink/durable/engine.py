@@ -98,7 +98,7 @@ class Engine:
         self.path = path
         self.read_only = read_only
         self.key = key
-        self.process = os.getpid()
+        self.process: int = os.getpid()
         self.users = 0
         """How many logs use it; the registry's lock guards this."""
         self.signet = Signet("", key)

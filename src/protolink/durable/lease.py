@@ -113,11 +113,11 @@ class HeldRun:
     def __init__(self, descriptor: int, store: object, run: int) -> None:
         self._descriptor = descriptor
         self._lock = threading.Lock()
-        self.process = os.getpid()
-        self.store = store
+        self.process: int = os.getpid()
+        self.store: object = store
         """What the lock's database is recognised by."""
-        self.run = run
-        self.fence = 0
+        self.run: int = run
+        self.fence: int = 0
         """What was committed together with the taking of the lock."""
         self.known: Any = None
         """What the store last committed of the root; nobody else can change it while the lock is held."""

@@ -53,11 +53,11 @@ class Operation(Generic[T]):
         undo: Callable[[T], object] | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self.undone = undone
+        self.undone: str = undone
         """What an error says that was not done."""
-        self.patience = patience
-        self.deadline = 0.0
-        self.size = 0
+        self.patience: float = patience
+        self.deadline: float = 0.0
+        self.size: int = 0
         self._work = work
         self._prepare = prepare
         self._commit = commit

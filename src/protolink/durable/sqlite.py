@@ -84,7 +84,7 @@ class SQLiteRecordLog:
         if not 0 <= busy_timeout <= _FOREVER:
             raise ValueError(f"busy_timeout is a number of seconds from 0 to {_FOREVER:g}")
         self.path: str = os.path.abspath(name)
-        self.busy_timeout = float(busy_timeout)
+        self.busy_timeout: float = float(busy_timeout)
         self.read_only = read_only
         self._key = check_key(integrity_key)
         self._lock = threading.Lock()

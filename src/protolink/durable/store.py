@@ -23,7 +23,7 @@ class StoredRunView:
     __slots__ = ("info",)
 
     def __init__(self, info: RunInfo) -> None:
-        self.info = info
+        self.info: RunInfo = info
 
     @property
     def run_id(self) -> str:

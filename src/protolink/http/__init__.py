@@ -7,10 +7,10 @@ from protolink.transport.http.auth import APIKeyAuthenticator, Authenticator, JW
 try:
     from protolink.http.application import Application, create_app
     from protolink.http.limits import ApplicationLimits
-except ModuleNotFoundError as error:
-    if error.name is None or error.name.partition(".")[0] not in ("h11", "httpx2", "starlette", "uvicorn"):
+except ModuleNotFoundError as _error:
+    if _error.name is None or _error.name.partition(".")[0] not in ("h11", "httpx2", "starlette", "uvicorn"):
         raise
-    raise ConfigurationError(f"HTTP needs {error.name}, which is not there: pip install 'protolink[http]'") from error
+    raise ConfigurationError(f"HTTP needs {_error.name}, which is not there: pip install 'protolink[http]'") from _error
 
 __all__ = [
     "APIKeyAuthenticator",

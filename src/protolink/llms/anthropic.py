@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from protolink._json import is_mapping, thaw
 from protolink.llms.draft import Draft, count
@@ -36,7 +36,7 @@ class AnthropicLLM(RemoteLLM):
     provider = "anthropic"
     extra = "anthropic"
     module = "anthropic"
-    key_variables = ("ANTHROPIC_API_KEY",)
+    key_variables: ClassVar[tuple[str, ...]] = ("ANTHROPIC_API_KEY",)
     default_constrained_answers = False
 
     def open(self, sdk: Any, key: str | None) -> tuple[Any, Callable[[], Awaitable[object]]]:

@@ -29,7 +29,7 @@ class Draft:
     """One reply of one provider, as far as it has come."""
 
     def __init__(self, provider: str, request: LLMRequest) -> None:
-        self.usage = ModelUsage()
+        self.usage: ModelUsage = ModelUsage()
         self.finish_reason: str | None = None
         self.request_id: str | None = None
         self.state: dict[str, Any] | None = None

@@ -8,7 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from protolink._json import JSONError, is_list, is_mapping, parse, thaw
 from protolink.llms.draft import Draft
@@ -76,7 +76,7 @@ class GoogleLLM(RemoteLLM):
     provider = "google"
     extra = "google"
     module = "google.genai"
-    key_variables = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
+    key_variables: ClassVar[tuple[str, ...]] = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 
     def open(self, sdk: Any, key: str | None) -> tuple[Any, Callable[[], Awaitable[object]]]:
         """A client of the `google-genai` SDK that retries nothing and follows nobody."""

@@ -63,7 +63,7 @@ class LocalLLM(LLM):
     """
 
     provider = "local"
-    pricing = Pricing(input=0.0, output=0.0)
+    pricing: Pricing | None = Pricing(input=0.0, output=0.0)
     constrained = True
     streaming = True
     repeats_question = True
@@ -84,13 +84,13 @@ class LocalLLM(LLM):
                 raise ConfigurationError(f"{name} is a positive whole number of tokens")
         if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
             raise ConfigurationError("threads is a positive whole number, or None")
-        self.model = _DEFAULT_MODEL if model is None or os.fspath(model) == _DEFAULT_MODEL else os.fspath(model)
+        self.model: str = _DEFAULT_MODEL if model is None or os.fspath(model) == _DEFAULT_MODEL else os.fspath(model)
         self._path = _file_of(self.model)
-        self.context_window = context_window
+        self.context_window: int | None = context_window
         self.max_output_tokens = max_output_tokens
         self.temperature = temperature
         self.seed = seed
-        self.threads = threads or max(1, _usable_cpus() // 2)
+        self.threads: int = threads or max(1, _usable_cpus() // 2)
         self._turns = _Turns()
         self._engine: Any = None
         self._grammars: dict[int, tuple[Mapping[str, Any], dict[str, Any]]] = {}

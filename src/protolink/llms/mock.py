@@ -93,11 +93,11 @@ class MockLLM(LLM):
         if response_callback is not None and not callable(response_callback):
             raise ConfigurationError("response_callback must be callable")
         self.model = model
-        self.model_params = dict(model_params or {})
-        self.native_tools = tool_calling == "native"
+        self.model_params: dict[str, Any] = dict(model_params or {})
+        self.native_tools: bool = tool_calling == "native"
         self.fragment_size = fragment_size
         self.default_response = default_response
-        self.mock_responses = dict(mock_responses or {})
+        self.mock_responses: dict[str, Any] = dict(mock_responses or {})
         self.response_callback = response_callback
         self._script = list(sequential_responses or ())
         self._turn = itertools.count()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from protolink._json import dumps, is_list, is_mapping, thaw
 from protolink.llms.draft import Draft
@@ -32,11 +32,11 @@ class OllamaLLM(RemoteLLM):
     provider = "ollama"
     extra = "ollama"
     module = "ollama"
-    key_variables = ("OLLAMA_API_KEY",)
+    key_variables: ClassVar[tuple[str, ...]] = ("OLLAMA_API_KEY",)
     needs_key = False
     default_constrained = True
     makes_grammars = True
-    default_read_timeout = 300.0
+    default_read_timeout: ClassVar[float] = 300.0
     """A model may have to be loaded first."""
 
     _is_known = False
@@ -52,9 +52,9 @@ class OllamaLLM(RemoteLLM):
             return
         self._is_known = True
         if shown.capabilities is not None and not self.tool_calling_is_chosen:
-            self.native_tools = "tools" in shown.capabilities
+            self.native_tools: bool = "tools" in shown.capabilities
         if self.context_window is None:
-            self.context_window = _window(shown.modelinfo)
+            self.context_window: int | None = _window(shown.modelinfo)
 
     def open(self, sdk: Any, key: str | None) -> tuple[Any, Callable[[], Awaitable[object]]]:
         """A client of the `ollama` SDK that follows nobody."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from protolink._json import dumps, thaw
 from protolink.llms.draft import Draft
@@ -28,7 +28,7 @@ class OpenAILLM(RemoteLLM):
     provider = "openai"
     extra = "openai"
     module = "openai"
-    key_variables = ("OPENAI_API_KEY",)
+    key_variables: ClassVar[tuple[str, ...]] = ("OPENAI_API_KEY",)
 
     def open(self, sdk: Any, key: str | None) -> tuple[Any, Callable[[], Awaitable[object]]]:
         """A client of the `openai` SDK."""

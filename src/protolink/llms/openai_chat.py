@@ -36,7 +36,7 @@ class OpenAIChatLLM(RemoteLLM):
     provider = "openai-chat"
     extra = "openai"
     module = "openai"
-    key_variables = ("OPENAI_API_KEY",)
+    key_variables: ClassVar[tuple[str, ...]] = ("OPENAI_API_KEY",)
 
     bound_parameter: ClassVar[str] = "max_completion_tokens"
     id_length: ClassVar[int] = 28
@@ -131,7 +131,7 @@ class OpenAICompatibleLLM(OpenAIChatLLM):
     """
 
     provider = "openai-compatible"
-    key_variables = ("OPENAI_COMPATIBLE_API_KEY",)
+    key_variables: ClassVar[tuple[str, ...]] = ("OPENAI_COMPATIBLE_API_KEY",)
     needs_key = False
     needs_base_url = True
     bound_parameter = "max_tokens"
@@ -149,16 +149,16 @@ class VLLM(OpenAICompatibleLLM):
     """A model of a vLLM server, `http://localhost:8000/v1` unless `base_url` says otherwise."""
 
     provider = "vllm"
-    key_variables = ("VLLM_API_KEY",)
-    default_base_url = "http://localhost:8000/v1"
+    key_variables: ClassVar[tuple[str, ...]] = ("VLLM_API_KEY",)
+    default_base_url: ClassVar[str | None] = "http://localhost:8000/v1"
 
 
 class LMStudioLLM(OpenAICompatibleLLM):
     """A model of LM Studio, `http://localhost:1234/v1` unless `base_url` says otherwise."""
 
     provider = "lmstudio"
-    key_variables = ("LMSTUDIO_API_KEY",)
-    default_base_url = "http://localhost:1234/v1"
+    key_variables: ClassVar[tuple[str, ...]] = ("LMSTUDIO_API_KEY",)
+    default_base_url: ClassVar[str | None] = "http://localhost:1234/v1"
     makes_grammars = True
 
 
@@ -166,8 +166,8 @@ class LlamaCppLLM(OpenAICompatibleLLM):
     """A model of a llama.cpp server, `http://localhost:8080/v1` unless `base_url` says otherwise."""
 
     provider = "llamacpp"
-    key_variables = ("LLAMA_API_KEY",)
-    default_base_url = "http://localhost:8080/v1"
+    key_variables: ClassVar[tuple[str, ...]] = ("LLAMA_API_KEY",)
+    default_base_url: ClassVar[str | None] = "http://localhost:8080/v1"
     makes_grammars = True
 
 
@@ -175,18 +175,18 @@ class XAILLM(OpenAICompatibleLLM):
     """A model of xAI."""
 
     provider = "xai"
-    key_variables = ("XAI_API_KEY",)
+    key_variables: ClassVar[tuple[str, ...]] = ("XAI_API_KEY",)
     needs_key = True
-    default_base_url = "https://api.x.ai/v1"
+    default_base_url: ClassVar[str | None] = "https://api.x.ai/v1"
 
 
 class DeepSeekLLM(OpenAICompatibleLLM):
     """A model of DeepSeek. It can promise JSON but no schema, so nothing is constrained."""
 
     provider = "deepseek"
-    key_variables = ("DEEPSEEK_API_KEY",)
+    key_variables: ClassVar[tuple[str, ...]] = ("DEEPSEEK_API_KEY",)
     needs_key = True
-    default_base_url = "https://api.deepseek.com/v1"
+    default_base_url: ClassVar[str | None] = "https://api.deepseek.com/v1"
     default_constrained = False
     default_constrained_answers = False
 
@@ -195,9 +195,9 @@ class MistralLLM(OpenAICompatibleLLM):
     """A model of Mistral, which takes ids of nine letters and digits and no user right behind a tool."""
 
     provider = "mistral"
-    key_variables = ("MISTRAL_API_KEY",)
+    key_variables: ClassVar[tuple[str, ...]] = ("MISTRAL_API_KEY",)
     needs_key = True
-    default_base_url = "https://api.mistral.ai/v1"
+    default_base_url: ClassVar[str | None] = "https://api.mistral.ai/v1"
     id_length = 9
 
     def is_id(self, text: str) -> bool:

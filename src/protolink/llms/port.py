@@ -163,15 +163,15 @@ class LLMRequest:
         tool_choice: str = "auto",
         action_schema: Mapping[str, Any] | None = None,
     ) -> None:
-        self.messages = messages
-        self.system_prompt = system_prompt
-        self.tools = tools
-        self.native = native
-        self.step = step
-        self.output_schema = output_schema
-        self.max_output_tokens = max_output_tokens
-        self.tool_choice = tool_choice
-        self.action_schema = action_schema
+        self.messages: Sequence[Mapping[str, Any]] = messages
+        self.system_prompt: str = system_prompt
+        self.tools: Sequence[ToolDeclaration] = tools
+        self.native: bool = native
+        self.step: int = step
+        self.output_schema: Mapping[str, Any] | None = output_schema
+        self.max_output_tokens: int | None = max_output_tokens
+        self.tool_choice: str = tool_choice
+        self.action_schema: Mapping[str, Any] | None = action_schema
         self._turn = turn
 
     def in_thread(self, function: Callable[..., T], /, *args: Any) -> Awaitable[T]:

@@ -164,21 +164,21 @@ class RemoteLLM(LLM):
         _require_count("max_output_tokens", max_output_tokens)
         _require_count("context_window", context_window)
         self.model = model
-        self.tool_calling_is_chosen = tool_calling is not None
-        self.native_tools = (tool_calling or self.default_tool_calling) == "native"
-        self.constrained = self.default_constrained if constrained is None else bool(constrained)
-        self.constrained_answers = self.default_constrained_answers if constrained is None else bool(constrained)
+        self.tool_calling_is_chosen: bool = tool_calling is not None
+        self.native_tools: bool = (tool_calling or self.default_tool_calling) == "native"
+        self.constrained: bool = self.default_constrained if constrained is None else bool(constrained)
+        self.constrained_answers: bool = self.default_constrained_answers if constrained is None else bool(constrained)
         self.pricing = pricing
         self.context_window = context_window
         self.temperature = temperature
         self.max_output_tokens = max_output_tokens
         self.parallel_tool_calls = parallel_tool_calls
-        self.parameters = dict(parameters or {})
-        self.base_url = None if base_url is None else _checked_url(base_url)
+        self.parameters: dict[str, Any] = dict(parameters or {})
+        self.base_url: str | None = None if base_url is None else _checked_url(base_url)
         if self.base_url is None and self.default_base_url is None and self.needs_base_url:
             raise ConfigurationError(f"{self.provider} needs base_url=, such as 'http://localhost:8000/v1'")
-        self.connect_timeout = _seconds("connect_timeout", connect_timeout)
-        self.read_timeout = _seconds(
+        self.connect_timeout: float = _seconds("connect_timeout", connect_timeout)
+        self.read_timeout: float = _seconds(
             "read_timeout", self.default_read_timeout if read_timeout is None else read_timeout
         )
         self._api_key = api_key

@@ -36,7 +36,7 @@ class RoutedLLM(LLM):
             if not isinstance(model, LLM):
                 raise ConfigurationError(f"RoutedLLM routes to models, not {type(model).__name__}")
         self._routes = tuple(route for model in made for route in model.routes)
-        self.model = ",".join(f"{route.provider}:{route.model}" for route in self._routes)
+        self.model: str = ",".join(f"{route.provider}:{route.model}" for route in self._routes)
 
     @property
     def routes(self) -> tuple[LLM, ...]:

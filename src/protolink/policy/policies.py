@@ -99,7 +99,7 @@ class CapabilityPolicy(Policy):
         self.rules: dict[str, PolicyEffect] = {
             _pattern(pattern): _effect(effect, f"the rule for {pattern!r}") for pattern, effect in (rules or {}).items()
         }
-        self.default_effect = _effect(default_effect, "default_effect")
+        self.default_effect: PolicyEffect = _effect(default_effect, "default_effect")
 
     async def evaluate(self, action: RunAction, context: RunContext) -> PolicyDecision:
         """The strictest effect over the action's capabilities."""

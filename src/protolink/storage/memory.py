@@ -21,7 +21,7 @@ class InMemoryStorage:
     """A `Storage` of its own; the namespace only names it."""
 
     def __init__(self, namespace: str = "default") -> None:
-        self.namespace = check_text(namespace, "namespace")
+        self.namespace: str = check_text(namespace, "namespace")
         self._lock = threading.Lock()
         self._data: dict[str, Any] | None = None
         self._sessions: dict[str, list[dict[str, Any]]] = {}

@@ -43,7 +43,7 @@ class SQLiteStorage:
         table_name: str = "storage",
         namespace: str = "default",
     ) -> None:
-        self.namespace = check_text(namespace, "namespace")
+        self.namespace: str = check_text(namespace, "namespace")
         name = check_table_name(table_name, "table_name")
         self._database = Database(db_path, "storage", name, _MIGRATIONS)
         self._save = named(_SAVE, name)

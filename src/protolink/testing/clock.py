@@ -22,8 +22,8 @@ class _ManualTimer:
     __slots__ = ("callback", "canceled")
 
     def __init__(self, callback: Callable[[], object]) -> None:
-        self.callback = callback
-        self.canceled = False
+        self.callback: Callable[[], object] = callback
+        self.canceled: bool = False
 
     def cancel(self) -> None:
         """Call it off; harmless when it has already happened."""

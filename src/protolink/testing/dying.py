@@ -51,10 +51,10 @@ class DyingLog:
         self._dies_at = dies_at
         self._applied = applied
         self._die = die
-        self.writes = 0
+        self.writes: int = 0
         """How many writes were asked for, the one that it died at included."""
 
-        self.dead = False
+        self.dead: bool = False
 
     def __repr__(self) -> str:
         state = "dead" if self.dead else "alive"

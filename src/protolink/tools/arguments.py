@@ -62,7 +62,7 @@ class ArgumentsError(Exception):
     """
 
     def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems = tuple(problems)
+        self.problems: tuple[Problem, ...] = tuple(problems)
         super().__init__("; ".join(f"{p.path}: {p.message}" if p.path else p.message for p in self.problems))
 
     def __reduce__(self) -> tuple[type[ArgumentsError], tuple[tuple[Problem, ...]]]:

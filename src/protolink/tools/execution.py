@@ -68,9 +68,9 @@ class ToolExecution:
         self._authorized: Authorization | None = None
         self._emit = emit
         self._remaining = remaining
-        self.cancellation = cancellation
-        self.context = context
-        self.task_id = task_id
+        self.cancellation: Cancellation = cancellation
+        self.context: RunContext = context
+        self.task_id: str = task_id
 
     @property
     def authorization(self) -> Authorization:

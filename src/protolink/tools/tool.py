@@ -59,7 +59,7 @@ class BaseTool:
         timeout_seconds: float | None = None,
         on_error: OnError = "fail",
     ) -> None:
-        self.name = check_tool_name(name)
+        self.name: str = check_tool_name(name)
         what = f"tool {self.name!r}"
         if not isinstance(description, str) or len(description) > MAX_DESCRIPTION_CHARACTERS:
             raise ToolDefinitionError(
@@ -68,9 +68,9 @@ class BaseTool:
         self.description = description
         self.arguments = arguments
         self._output_schema = None if output_schema is None else _schema(output_schema, what)
-        self.tags = _texts(tags, what, "tags")
-        self.examples = _examples(examples, what)
-        self.capabilities = frozenset(_texts(capabilities, what, "capabilities"))
+        self.tags: tuple[str, ...] = _texts(tags, what, "tags")
+        self.examples: list[Any] = _examples(examples, what)
+        self.capabilities: frozenset[str] = frozenset(_texts(capabilities, what, "capabilities"))
         for flag, value in (("read_only", read_only), ("idempotent", idempotent), ("repeatable", repeatable)):
             if not isinstance(value, bool):
                 raise ToolDefinitionError(f"{what}: {flag} is True or False")
@@ -200,7 +200,7 @@ class Tool(BaseTool):
             signature = inspect_callable(func, name=name, description=description)
             arguments: Arguments = signature.arguments
             resolved_name, resolved_description = signature.name, signature.description
-            self.is_async = signature.is_async
+            self.is_async: bool = signature.is_async
         else:
             if not callable(func):
                 raise ToolDefinitionError(f"a tool needs a callable, not {type(func).__name__}")

@@ -95,7 +95,7 @@ class WorkerTool(BaseTool):
         )
         self.owner = owner
         self.worker = worker
-        self.tool = None if tool is None else tool.name
+        self.tool: str | None = None if tool is None else tool.name
 
     def to_dict(self) -> dict[str, Any]:
         """The declaration and its binding as JSON; loading it needs the child again."""

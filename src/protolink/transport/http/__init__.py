@@ -6,9 +6,9 @@ from protolink.transport.http.limits import HTTPLimits
 
 try:
     from protolink.transport.http.transport import HTTPTransport
-except ModuleNotFoundError as error:
-    if error.name is None or error.name.partition(".")[0] not in ("h11", "httpx2", "starlette", "uvicorn"):
+except ModuleNotFoundError as _error:
+    if _error.name is None or _error.name.partition(".")[0] not in ("h11", "httpx2", "starlette", "uvicorn"):
         raise
-    raise ConfigurationError(f"HTTP needs {error.name}, which is not there: pip install 'protolink[http]'") from error
+    raise ConfigurationError(f"HTTP needs {_error.name}, which is not there: pip install 'protolink[http]'") from _error
 
 __all__ = ["APIKeyAuthenticator", "Authenticator", "HTTPLimits", "HTTPTransport", "JWTAuthenticator"]

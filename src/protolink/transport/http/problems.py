@@ -23,7 +23,7 @@ class Problem(Exception):  # noqa: N818 - the name of the thing that is sent, wh
     ) -> None:
         super().__init__(detail)
         self.status = status
-        self.headers = dict(headers or {})
+        self.headers: dict[str, str] = dict(headers or {})
         if close:
             self.headers["Connection"] = "close"
         self.document: dict[str, Any] = {
