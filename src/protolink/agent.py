@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from functools import cached_property, partial
 from os import PathLike
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, cast, overload
 
 from protolink._callables import is_async
 from protolink._core.records import CancelRequested, Inference, RunStarted
@@ -78,6 +78,7 @@ from protolink.tools.tool import ActionBuilder, BaseTool, SyncExecution, Tool, c
 from protolink.tools.worker import WorkerTool
 
 if TYPE_CHECKING:
+    from protolink._options import ResumeOptions, ToolDeclarations
     from protolink._runtime.peers import Peers
     from protolink.client import AgentPeer
     from protolink.discovery.port import Directory
@@ -383,7 +384,7 @@ class Agent:
         capabilities: Iterable[str] | None = None,
         action_builder: ActionBuilder | None = None,
         sync_execution: SyncExecution | None = None,
-        **declarations: Any,
+        **declarations: Unpack[ToolDeclarations],
     ) -> Callable[[F], F]: ...
 
     def tool(self, name: Any = None, description: str | None = None, *options: Any, **declarations: Any) -> Any:
@@ -670,7 +671,7 @@ class Agent:
         """
         return await self._resume(run_id, Response(request_id, approved, answer, fingerprint), accept_changes)
 
-    async def resume(self, run_id: str, **response: Any) -> Any:
+    async def resume(self, run_id: str, **response: Unpack[ResumeOptions]) -> Any:
         """`resume_task`, giving the output; raises as `invoke` does, `RunInterrupted` where the run paused again."""
         task = await self.resume_task(run_id, **response)
         if task.state is TaskState.INPUT_REQUIRED:

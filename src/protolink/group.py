@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from protolink._runtime.lifecycle import Lifecycle, starting, within
 from protolink.agent import Agent
@@ -17,6 +17,9 @@ from protolink.errors import ConfigurationError
 from protolink.handle import RunHandle
 from protolink.message import Message
 from protolink.task import Task
+
+if TYPE_CHECKING:
+    from protolink._options import ResumeOptions, RunOptions
 
 __all__ = ["AgentGroup"]
 
@@ -102,14 +105,14 @@ class AgentGroup:
     ) -> None:
         await self.close()
 
-    def run(self, agent: Agent | str, task: Task | Message | str, **options: Any) -> RunHandle:
+    def run(self, agent: Agent | str, task: Task | Message | str, **options: Unpack[RunOptions]) -> RunHandle:
         """Start a run on a member; the options are those of `Agent.start_run`. The group awaits its end.
 
         Raises `RuntimeError` where the group is not running, and `ConfigurationError` for no member of it.
         """
         return self._watched(self._running_member(agent).start_run(task, **options))
 
-    async def resume_run(self, agent: Agent | str, run_id: str, **response: Any) -> RunHandle | Task:
+    async def resume_run(self, agent: Agent | str, run_id: str, **response: Unpack[ResumeOptions]) -> RunHandle | Task:
         """`Agent.resume_run` of a member. The group awaits the end of the attempt.
 
         Raises as `run` and `Agent.resume_run` do.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from protolink._core.records import CancelRequested, RunPaused
 from protolink._runtime.background import spawn
@@ -21,6 +21,7 @@ from protolink.report import RunReport
 from protolink.task import Task
 
 if TYPE_CHECKING:
+    from protolink._options import RunOptions
     from protolink.agent import Agent
 
 __all__ = ["RunHandle", "RunResult", "SubagentHandle"]
@@ -114,7 +115,7 @@ class RunHandle:
         self._views = views
 
     @classmethod
-    def start(cls, target: Agent, task: Task | str, **options: Any) -> RunHandle:
+    def start(cls, target: Agent, task: Task | str, **options: Unpack[RunOptions]) -> RunHandle:
         """Start `task` on an agent; the options are those of `Agent.start_run`."""
         return target.start_run(task, **options)
 

@@ -6,7 +6,7 @@ import builtins
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Unpack, cast, get_args
 
 from protolink._core.entries import Entry
 from protolink._core.records import ActionStarted, ActionUncertain
@@ -26,6 +26,7 @@ from protolink.durable.store import DurableStore, StoredRunView
 from protolink.errors import ConfigurationError, RunBusyError, StoreDamagedError, UnknownRunError
 
 if TYPE_CHECKING:
+    from protolink._options import ResumeOptions
     from protolink.redaction import RedactionPolicy
     from protolink.report import RunReport
     from protolink.task import Task
@@ -107,7 +108,7 @@ class RunManager:
         journal = await read_run(log, run_id, current_environment())
         return Views(journal, run_id, self._policy).report
 
-    async def resume(self, run_id: str, **response: Any) -> Task:
+    async def resume(self, run_id: str, **response: Unpack[ResumeOptions]) -> Task:
         """`Agent.resume_task` of the agent that the run belongs to.
 
         Raises `ConfigurationError` where that agent is not among those of this manager.

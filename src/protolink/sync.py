@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from protolink.context import RunBudget, RunContext
 from protolink.events import RunEvent
@@ -13,6 +13,7 @@ from protolink.message import Message
 from protolink.task import Task
 
 if TYPE_CHECKING:
+    from protolink._options import ResumeOptions, RunOptions, Settlement
     from protolink.agent import Agent
     from protolink.handle import RunHandle, RunResult
     from protolink.llms.choice import ToolChoice
@@ -112,19 +113,19 @@ class SyncAgent:
         """`Agent.call_tool_in_context`, blocking."""
         return _run("call_tool_in_context", self._agent.call_tool_in_context(name, context, **arguments))
 
-    def resume_task(self, run_id: str, **response: Any) -> Task:
+    def resume_task(self, run_id: str, **response: Unpack[ResumeOptions]) -> Task:
         """`Agent.resume_task`, blocking."""
         return _run("resume_task", self._agent.resume_task(run_id, **response))
 
-    def resume(self, run_id: str, **response: Any) -> Any:
+    def resume(self, run_id: str, **response: Unpack[ResumeOptions]) -> Any:
         """`Agent.resume`, blocking."""
         return _run("resume", self._agent.resume(run_id, **response))
 
-    def reconcile(self, run_id: str, action_id: str, **settlement: Any) -> Task:
+    def reconcile(self, run_id: str, action_id: str, **settlement: Unpack[Settlement]) -> Task:
         """`Agent.reconcile`, blocking."""
         return _run("reconcile", self._agent.reconcile(run_id, action_id, **settlement))
 
-    def start_run(self, prompt_or_task: str | Task | Message, **options: Any) -> SyncRunHandle:
+    def start_run(self, prompt_or_task: str | Task | Message, **options: Unpack[RunOptions]) -> SyncRunHandle:
         """`Agent.start_run`, for a `with` block. The run goes on while one of the handle's methods waits."""
         _require_no_loop("start_run")
         return SyncRunHandle(self._agent, prompt_or_task, options)
@@ -138,7 +139,7 @@ class SyncRunHandle:
 
     __slots__ = ("_handle", "_runner")
 
-    def __init__(self, agent: Agent, work: str | Task | Message, options: Mapping[str, Any]) -> None:
+    def __init__(self, agent: Agent, work: str | Task | Message, options: RunOptions) -> None:
         self._runner = asyncio.Runner()
 
         async def start() -> RunHandle:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from protolink.agent import Agent
 from protolink.events import RunEvent
 from protolink.handle import RunHandle, RunResult
 from protolink.message import Message
 from protolink.task import Task
+
+if TYPE_CHECKING:
+    from protolink._options import RunOptions
 
 __all__ = ["CollectedRun", "collect", "run_events"]
 
@@ -27,7 +30,7 @@ async def collect(handle: RunHandle) -> CollectedRun:
     return CollectedRun(tuple(events), await handle.result())
 
 
-async def run_events(agent: Agent, prompt: str | Task | Message, **options: Any) -> CollectedRun:
+async def run_events(agent: Agent, prompt: str | Task | Message, **options: Unpack[RunOptions]) -> CollectedRun:
     """Start a run and read it to its end; the options are those of `Agent.start_run`.
 
     Canceling the awaiting task cancels the run.

@@ -7,7 +7,7 @@ import functools
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, Unpack
 
 from protolink._callables import is_async
 from protolink._json import is_mapping, require_json
@@ -16,6 +16,9 @@ from protolink.context import RunContext
 from protolink.errors import ToolDefinitionError
 from protolink.tools.arguments import Arguments
 from protolink.tools.schema import check_tool_name, inspect_callable
+
+if TYPE_CHECKING:
+    from protolink._options import ToolOptions
 
 __all__ = ["ActionBuilder", "BaseTool", "OnError", "SyncExecution", "Tool", "check_sync_execution"]
 
@@ -233,7 +236,7 @@ class Tool(BaseTool):
         self.action_builder = action_builder
 
     @classmethod
-    def from_callable(cls, func: Callable[..., Any], **options: Any) -> Self:
+    def from_callable(cls, func: Callable[..., Any], **options: Unpack[ToolOptions]) -> Self:
         """A tool that calls `func`; the options are those of `Tool`."""
         return cls(func, **options)
 
