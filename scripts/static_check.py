@@ -117,6 +117,7 @@ SQL = re.compile(
     r"\s*(SELECT\s|INSERT\s+(OR\s+\w+\s+)?INTO\s|UPDATE\s|DELETE\s+FROM\s|REPLACE\s+INTO\s|WITH\s+\w+\s+AS\s"
     r"|CREATE\s|ALTER\s|DROP\s|PRAGMA\s|ATTACH\s)"
 )
+NUMBERED = re.compile(SQL.pattern + r".*\?\d", re.DOTALL)
 SQL_METHODS = frozenset({"execute", "executemany", "executescript"})
 
 # Written in halves, so that this list is not found by itself.
@@ -359,6 +360,8 @@ def _sql(module: _Module) -> Iterator[Finding]:
                 suspects[node.lineno, node.col_offset] = node
         elif isinstance(node, ast.JoinedStr | ast.BinOp) and _is_composed(node) and _starts_as_sql(node):
             suspects[node.lineno, node.col_offset] = node
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and NUMBERED.match(node.value):
+            yield module.finding(node, "numbered parameter", "Python 3.14 refuses ?1 with a sequence; write ? or :name")
     for node in suspects.values():
         yield module.breach(node, "composed SQL", "a statement is a constant; values are bound as parameters")
 

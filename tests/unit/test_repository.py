@@ -57,6 +57,7 @@ def test_the_repository_keeps_its_rules() -> None:
         ("db.execute('SELECT * FROM ' + table)", "composed SQL"),
         ("db.execute('SELECT * FROM {}'.format(table))", "composed SQL"),
         ("statement = f'DELETE FROM {table}'", "composed SQL"),
+        ("db.execute('SELECT 1 FROM runs WHERE id = ?1', (run_id,))", "numbered parameter"),
         ("from protolink import Agent", "protolink.Agent"),
         ("from . import Agent", "protolink.Agent"),
         ("import time\ntime.time()", "time.time"),

@@ -128,7 +128,7 @@ def delete_records(connection: sqlite3.Connection, number: int) -> None:
     for digest in digests:
         connection.execute("DELETE FROM uses WHERE digest = ? AND run = ?", (digest, number))
         connection.execute(
-            "DELETE FROM blobs WHERE digest = ?1 AND NOT EXISTS (SELECT 1 FROM uses WHERE digest = ?1)", (digest,)
+            "DELETE FROM blobs WHERE digest = ? AND NOT EXISTS (SELECT 1 FROM uses WHERE digest = ?)", (digest, digest)
         )
 
 

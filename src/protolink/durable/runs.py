@@ -156,10 +156,11 @@ def latest_runs(
         SELECT id, root_id, agent_name, principal, session_id, status, attempts, records, fence, owner, owner_since,
             created_at, updated_at, summary, checksum, seal
         FROM runs
-        WHERE (?1 IS NULL OR status = ?1) AND (?2 IS NULL OR agent_name = ?2) AND (?3 IS NULL OR principal = ?3)
-        ORDER BY id DESC LIMIT ?4
+        WHERE (:status IS NULL OR status = :status) AND (:agent_name IS NULL OR agent_name = :agent_name)
+            AND (:principal IS NULL OR principal = :principal)
+        ORDER BY id DESC LIMIT :limit
         """,
-        (status, agent_name, principal, limit),
+        {"status": status, "agent_name": agent_name, "principal": principal, "limit": limit},
     ):
         try:
             runs.append(_verified(found, signet))

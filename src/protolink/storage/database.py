@@ -9,7 +9,7 @@ import sqlite3
 import stat
 import threading
 import weakref
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -78,7 +78,7 @@ class Database:
         self._process = 0
         self._finalizer: weakref.finalize[[], Database] | None = None
 
-    def read(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
+    def read(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[Row]:
         """The rows of one query."""
         with self._lock, self._translated():
             return self._open().execute(statement, parameters).fetchall()

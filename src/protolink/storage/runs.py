@@ -30,8 +30,8 @@ _SAVE: Final = (
 _GET: Final = "SELECT run_id, task_id, agent_name, session_id, status, saved_at, data FROM <name>_<kind> WHERE key = ?"
 _LIST: Final = (
     "SELECT run_id, task_id, agent_name, session_id, status, saved_at FROM <name>_<kind> "
-    "WHERE (?1 IS NULL OR status = ?1) AND (?2 IS NULL OR agent_name = ?2) AND (?3 IS NULL OR session_id = ?3) "
-    "ORDER BY number DESC LIMIT ?4"
+    "WHERE (:status IS NULL OR status = :status) AND (:agent_name IS NULL OR agent_name = :agent_name) "
+    "AND (:session_id IS NULL OR session_id = :session_id) ORDER BY number DESC LIMIT :limit"
 )
 _DELETE: Final = "DELETE FROM <name>_<kind> WHERE key = ?"
 
@@ -164,7 +164,8 @@ class _Shelf:
         return _record(tuple(facts), data)  # pyright: ignore[reportUnknownArgumentType] - it is JSON
 
     def list(self, status: str | None, agent_name: str | None, session_id: str | None, limit: int) -> list[StoredRun]:
-        rows = self._database.read(self._list, (status, agent_name, session_id, check_limit(limit)))
+        wanted = {"status": status, "agent_name": agent_name, "session_id": session_id, "limit": check_limit(limit)}
+        rows = self._database.read(self._list, wanted)
         return [_record(row, None) for row in rows]
 
     def delete(self, key: str) -> bool:
