@@ -14,7 +14,7 @@ export NO_MKDOCS_2_WARNING := 1
 
 STEPS := format-check lint mypy pyright imports static docs site
 
-.PHONY: help setup locked audit demo test check torture bench compare format clean $(STEPS)
+.PHONY: help setup locked audit demo test check package lowest torture bench compare format clean $(STEPS)
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -86,6 +86,12 @@ docs: $(READY) ## run the programs in README, docs and examples
 site: $(READY) ## build the documentation into site/; a broken link or an unlisted page fails
 	$(BIN)/mkdocs build --quiet --strict
 
+package: $(READY) ## build the wheel and use it in an empty environment of each supported Python that is here
+	$(BIN)/python scripts/package_check.py
+
+lowest: $(READY) ## test with the lowest releases that pyproject.toml allows, in .venv-lowest
+	$(BIN)/python scripts/lowest_check.py
+
 torture: $(READY) ## cause every fault many times and count (FULL=1: the numbers of a release; FAULT=F3: this one alone)
 	$(BIN)/python -m tests.reliability.torture $(if $(FULL),--full) $(FAULT)
 
@@ -100,5 +106,5 @@ format: $(READY) ## format everything and apply the safe fixes
 	$(BIN)/ruff format .
 
 clean: ## remove the environment and all caches
-	rm -rf $(VENV) .venv-audit .compare build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-audit .venv-lowest .compare build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
