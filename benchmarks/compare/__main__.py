@@ -42,7 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, version in named:
         if name != OURS:
             print(f"environment: {name}", file=sys.stderr, flush=True)
-            interpreters[name] = interpreter(LIBRARIES[name], version)
+            try:
+                interpreters[name] = interpreter(LIBRARIES[name], version)
+            except RuntimeError as error:
+                sys.exit(str(error))
     reports: dict[str, dict[str, Any]] = {}
     for name, python in interpreters.items():
         print(f"measuring: {name}", file=sys.stderr, flush=True)
