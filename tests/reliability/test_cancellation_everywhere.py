@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ import pytest
 from protolink import Agent, TaskState
 from protolink.durable import Lease, Row, RunInfo, RunStatus
 from protolink.durable.memory import MemoryRecordLog
-from protolink.testing import call
+from protolink.testing import DyingLog, LogDiedError, call
 from tests.reliability.facts import assert_sound
+from tests.reliability.scale import scaled
 from tests.reliability.tally import Tally
 from tests.reliability.teams import ASKING, KINDS, ROOT, Kind, Operator, Player, Wait, World, acting
 from tests.support import turns
@@ -141,6 +143,34 @@ async def test_a_run_that_is_canceled_at_any_turn_is_in_one_of_the_promised_stat
     tally.add("recorded as such", statuses["canceled"])
     assert statuses["canceled"] >= 10
     assert set(statuses) <= {"unknown", "canceled", "completed", "running", "paused", "resumable", "uncertain"}
+
+
+@pytest.mark.fault(name="F15")
+@pytest.mark.time_limit(scaled(commit=120, short=900, full=3 * 3600))
+@pytest.mark.parametrize("kind", ["worker", "two workers"][: scaled(commit=1, short=1, full=2)])
+async def test_a_run_that_is_canceled_at_any_turn_after_a_death_comes_to_an_end(kind: str, tally: Tally) -> None:
+    """The workers of the process that died are taken up as well, whatever they had come to."""
+    place, has_died = 0, True
+    while has_died:
+        place += 1
+        turn, has_ended = 0, False
+        while not has_ended:
+            turn += 1
+            world, log = World(), DyingLog(dies_at=place)
+            with suppress(LogDiedError):
+                await Operator(KINDS[kind], world).attend(KINDS[kind].build(log, world))
+            has_died, log = log.dead, log.reopened()
+            before = asyncio.all_tasks()
+            caller = asyncio.ensure_future(Operator(KINDS[kind], world).attend(KINDS[kind].build(log, world)))
+            await turns(turn)
+            has_ended = caller.done()
+            await by_loop(KINDS[kind].build(log, world), caller, before)
+            await turns(GRACE_TURNS)
+            assert asyncio.all_tasks() == before, f"died at write {place}, canceled at turn {turn}"
+            info = await log.get(ROOT)
+            assert info is None or info.owner is None
+            _check_effects(kind, world)
+            tally.add("cancellations after a death")
 
 
 async def _canceled_at(turn: int, kind: str, way: Way) -> str:

@@ -205,35 +205,20 @@ class Driver:
         """A task that was canceled before its first turn has done nothing; whoever waits for it must learn that."""
         if self._ended:
             return
-        reason = "the task that drives the run was canceled before it began"
-        self.journal.note(self.run_id, CancelRequested(reason=reason))
+        requested = CancelRequested(reason="the task that drives the run was canceled before it began")
+        if self.journal.lease is not None:
+            # The run is stored and may have come a long way, so its end, and giving the lease back, take a task.
+            self.stop(requested)
+            self.launch()
+            return
+        self.journal.note(self.run_id, requested)
         for action_id, action in tuple(self.run.actions.items()):
             if action.is_open:
                 self.journal.note(self.run_id, ActionCanceled(action_id=action_id))
-        self.journal.note(self.run_id, RunFinished(status="canceled", reason=reason))
-        if self.parent is None and self.journal.lease is not None:
-            self._give_back_soon()
-            return
+        self.journal.note(self.run_id, RunFinished(status="canceled", reason=requested.reason))
         if self.parent is None:
             self.journal.close()
         self._finish()
-
-    def _give_back_soon(self, task: asyncio.Task[None] | None = None) -> None:
-        """Let a task give back what a resumed run holds already; another one where that was canceled at once, too."""
-        if not self._ended:
-            self.task = asyncio.get_running_loop().create_task(self._give_back(), context=self.variables)
-            self.task.add_done_callback(self._give_back_soon)
-
-    async def _give_back(self) -> None:
-        try:
-            with suppress(DurableExecutionError):  # what could not be stored is not: the run can be taken up again
-                await self.journal.settle()
-        finally:
-            self.task = None
-            try:
-                await self.journal.end()
-            finally:
-                self._finish()
 
     def child(self, worker: Subagent, request: Request, action_id: str) -> Driver:
         """Start a child run in the same list, on behalf of the action `action_id`."""
