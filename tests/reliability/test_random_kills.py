@@ -29,12 +29,12 @@ STATEMENT_KINDS = [
     "typed answer",
     "parallel read-only tools",
     "reconcile",
-][: scaled(commit=1, short=3, full=10)]
+][: scaled(commit=1, short=2, full=10)]
 
-KILLS = scaled(commit=50, short=100, full=1_670)
+KILLS = scaled(commit=50, short=70, full=1_670)
 """Of each kind of run, at moments that nobody chose."""
 
-RUNS = scaled(commit=34, short=67, full=1_084)
+RUNS = scaled(commit=34, short=47, full=1_084)
 """Of each kind of run, at least, that these kills are spread over."""
 
 FUSES = scaled(commit=25, short=75, full=750)

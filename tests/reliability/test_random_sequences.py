@@ -33,10 +33,10 @@ from tests.reliability.teams import ASKING, ROOT, Player, World, acting, task, w
 T = TypeVar("T")
 
 GROUPS = 10
-EXAMPLES = scaled(commit=20, short=40, full=1_000)
+EXAMPLES = scaled(commit=20, short=25, full=1_000)
 """Of each group."""
 
-RULES = scaled(commit=30, short=50, full=100)
+RULES = scaled(commit=30, short=40, full=100)
 """In an example, at most."""
 
 MAX_STEPS = 12

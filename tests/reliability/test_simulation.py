@@ -23,7 +23,7 @@ from tests.reliability.tally import Tally
 from tests.reliability.teams import KINDS, ROOT, Operator, World
 
 GROUPS = 10
-SEEDS = scaled(commit=200, short=500, full=5_000)
+SEEDS = scaled(commit=200, short=250, full=5_000)
 """Of one group. `PROTOLINK_SEED=1234 pytest -k simulated` repeats one alone."""
 
 REACHED: Counter[str] = Counter()
