@@ -668,6 +668,26 @@ async def test_a_text_that_was_removed_leaves_the_list_readable(path: Path) -> N
         assert rows == stored_rows(0, 5)
 
 
+@pytest.mark.fault(name="F9")
+async def test_a_text_that_its_index_has_lost_is_not_taken_for_a_removed_one(path: Path) -> None:
+    """A bit is enough for that, and the model would be told that its result is no longer available."""
+    await make_store(path)
+    with closing(sqlite3.connect(path)) as connection:
+        (page,) = connection.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_blobs_1'"
+        ).fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    content = bytearray(path.read_bytes())
+    number_of_entries = (page - 1) * size + 4
+    assert content[number_of_entries] == 2
+    content[number_of_entries] = 0
+    path.write_bytes(content)
+
+    async with opened(path) as log:
+        with pytest.raises(StoreDamagedError, match="record 5 of root 'first'"):
+            await log.read("first")
+
+
 async def test_equal_texts_are_stored_once(path: Path) -> None:
     """Over all roots; the file grows by one copy."""
     text = "x" * 2_000_000

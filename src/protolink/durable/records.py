@@ -141,6 +141,8 @@ def _bodies(
         key = digest.hex()
         if key not in texts:
             found = connection.execute("SELECT text FROM blobs WHERE digest = ?", (digest,)).fetchone()
+            if found is None and _is_unindexed(connection, digest):
+                raise _damaged(run, number)
             text = None if found is None else found[0]
             if text is not None and not (isinstance(text, str) and hashlib.sha256(text.encode()).digest() == digest):
                 raise _damaged(run, number)
@@ -149,6 +151,11 @@ def _bodies(
         if text is not None:
             bodies[name] = text
     return bodies
+
+
+def _is_unindexed(connection: sqlite3.Connection, digest: bytes) -> bool:
+    """Whether a text that its index does not have is there all the same. One that was removed is in neither."""
+    return connection.execute("SELECT 1 FROM blobs NOT INDEXED WHERE digest = ?", (digest,)).fetchone() is not None
 
 
 def _digests(references: str) -> dict[str, bytes]:
