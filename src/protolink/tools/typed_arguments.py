@@ -520,7 +520,10 @@ def _bare(value: Any) -> Any:
 
 @functools.cache
 def _untitled() -> Any:
-    """A generator of JSON schemas that leaves out the titles which only repeat a name."""
+    """A generator of JSON schemas without titles that only repeat a name, and with one word for bytes.
+
+    Releases of pydantic have words of their own for them, and a stored run is bound to its tools' schemas.
+    """
     from pydantic.json_schema import GenerateJsonSchema
 
     class Untitled(GenerateJsonSchema):
@@ -538,6 +541,11 @@ def _untitled() -> Any:
 
         def enum_schema(self, schema: Any) -> dict[str, Any]:
             return _without_title(super().enum_schema(schema), schema)
+
+        def bytes_schema(self, schema: Any) -> dict[str, Any]:
+            made = super().bytes_schema(schema)
+            del made["format"]
+            return {**made, "contentEncoding": "base64"}
 
     return Untitled
 

@@ -720,7 +720,7 @@ def returning(annotation: Any) -> CallableSignature:
         (int, {"type": "integer"}),
         (Plain, None),
         ("Nowhere", None),
-        (bytes, {"type": "string", "format": "base64url"}),
+        (bytes, {"type": "string", "contentEncoding": "base64"}),
     ],
 )
 def test_a_result_is_described_where_that_is_possible(annotation: Any, schema: Any) -> None:
