@@ -224,5 +224,7 @@ def _run(name: str, arguments: dict[str, Any], line: Line) -> None:
 if __name__ == "__main__":
     from tests.reliability.programs import warm_up
 
+    # What a shell starts in the background ignores it, and so would every child.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     asyncio.run(warm_up())
     serve(socket.socket(fileno=int(sys.argv[1])))
