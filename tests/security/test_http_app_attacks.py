@@ -560,7 +560,7 @@ FLOODS: dict[str, tuple[bytes, dict[str, str]]] = {
 
 
 UVICORNS = {"large bodies": 64}
-"""Mebibytes where a body is larger than what uvicorn reads of it before it asks the application: 256 KiB, held twice."""
+"""Mebibytes where a body is larger than what uvicorn reads of it before it asks anybody: 256 KiB, held twice."""
 
 
 @pytest.mark.parametrize("kind", FLOODS)
