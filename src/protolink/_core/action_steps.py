@@ -37,10 +37,11 @@ __all__ = ["ACTION_STEPS", "forget_uncertain"]
 
 
 def _action(run: RunState, action_id: str, *stages: Stage) -> ActionState:
+    """An action in one of these stages; in any in which its outcome is still to come where none is named."""
     action = run.actions.get(action_id) or run.background.get(action_id)
     if action is None:
         raise RecordRefused(f"action {action_id!r} is not open")
-    if action.stage not in stages:
+    if action.stage not in stages if stages else not action.is_open:
         raise RecordRefused(f"action {action_id!r} is {action.stage}")
     return action
 
@@ -223,16 +224,7 @@ def _failed(_tree: TreeState, run: RunState, record: ActionFailed) -> None:
 
 
 def _canceled(_tree: TreeState, run: RunState, record: ActionCanceled) -> None:
-    stages: tuple[Stage, ...] = (
-        "proposed",
-        "prepared",
-        "asking",
-        "authorized",
-        "questioned",
-        "declined",
-        "started",
-    )
-    run.end(_action(run, record.action_id, *stages), record)
+    run.end(_action(run, record.action_id), record)
 
 
 def _uncertain(_tree: TreeState, run: RunState, record: ActionUncertain) -> None:
