@@ -13,9 +13,10 @@ import time
 import tracemalloc
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final, TypeVar
 
-__all__ = ["alternate", "cpu_seconds", "growth", "lag", "percentile", "traced_peak"]
+__all__ = ["alternate", "alternate_sizes", "cpu_seconds", "growth", "lag", "percentile", "traced_peak"]
 
 T = TypeVar("T")
 
@@ -32,6 +33,27 @@ async def alternate(
         for measured, into in ((floor, floors), (subject, subjects)):
             gc.collect()
             into.append(await measured())
+    return floors, subjects
+
+
+async def alternate_sizes(
+    rounds: int,
+    sizes: Sequence[int],
+    floor: Callable[[int], Awaitable[float]],
+    subject: Callable[[int], Awaitable[float]],
+) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
+    """The same for each of several sizes, by size, behind a round that warms up.
+
+    Every round measures every size, so that growth does not show what else the machine did in between.
+    """
+    floors: dict[int, list[float]] = {size: [] for size in sizes}
+    subjects: dict[int, list[float]] = {size: [] for size in sizes}
+    for number in range(1 + rounds):
+        for size in sizes:
+            of_floor, of_subject = await alternate(1, partial(floor, size), partial(subject, size))
+            if number:
+                floors[size] += of_floor
+                subjects[size] += of_subject
     return floors, subjects
 
 

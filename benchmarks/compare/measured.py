@@ -23,7 +23,7 @@ from typing import Final
 
 from benchmarks.compare.subject import STORED_AS_IT_COMES, STORED_FIRST, Run, Stream, Subject, load
 from benchmarks.floors import ANSWER, bare_commits, bare_loop, bare_turn, script
-from benchmarks.measure import alternate, cpu_seconds, growth, traced_peak
+from benchmarks.measure import alternate, alternate_sizes, cpu_seconds, growth, traced_peak
 from benchmarks.scale import Scale
 from benchmarks.table import number
 
@@ -158,15 +158,12 @@ async def _steps(subject: Subject, scale: Scale) -> list[Measured]:
     await _prove(subject.agent, LENGTHS[1])
     runs = {calls: subject.agent(lookup, calls) for calls in LENGTHS}
     times = {calls: await _times(runs[calls]) if calls <= 10 else 1 for calls in LENGTHS}
-    by_hand: dict[int, list[float]] = {calls: [] for calls in LENGTHS}
-    by_subject: dict[int, list[float]] = {calls: [] for calls in LENGTHS}
-    for turn in range(1 + scale.rounds(7)):
-        for calls in LENGTHS:
-            floor = partial(cpu_seconds, max(1, 1_000 // calls), partial(bare_loop, _model(calls), calls))
-            floors, subjects = await alternate(1, floor, partial(cpu_seconds, times[calls], runs[calls]))
-            if turn:  # the first round warms up
-                by_hand[calls] += floors
-                by_subject[calls] += subjects
+    by_hand, by_subject = await alternate_sizes(
+        scale.rounds(7),
+        LENGTHS,
+        lambda calls: cpu_seconds(max(1, 1_000 // calls), partial(bare_loop, _model(calls), calls)),
+        lambda calls: cpu_seconds(times[calls], runs[calls]),
+    )
     rows = [
         Measured(
             workload=f"one tool step, K={calls}",

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from benchmarks.floors import ANSWER, bare_loop, bare_turn, lookup, script
-from benchmarks.measure import alternate, cpu_seconds, growth
+from benchmarks.measure import alternate, alternate_sizes, cpu_seconds, growth
 from benchmarks.models import Scripted
 from benchmarks.scale import Scale
 from benchmarks.table import AtMost, AtMostTimes, Row
@@ -66,18 +66,8 @@ def _mock(calls: int) -> LLM:
 
 
 async def _lengths(scale: Scale, name: str, model: _Model, lengths: Sequence[int]) -> list[Row]:
-    """CPU seconds of whole runs of so many tool calls, by hand and by the runtime: the best of several rounds.
-
-    Every round measures every length, so that the growth does not show what else the machine did in between.
-    """
-    by_hand: dict[int, list[float]] = {length: [] for length in lengths}
-    by_runtime: dict[int, list[float]] = {length: [] for length in lengths}
-    for number in range(1 + scale.rounds(15)):
-        for length in lengths:
-            floors, ours = await alternate(1, partial(_by_hand, length), partial(_by_runtime, model, length))
-            if number:  # the first round warms up
-                by_hand[length] += floors
-                by_runtime[length] += ours
+    """CPU seconds of whole runs of so many tool calls, by hand and by the runtime: the best of several rounds."""
+    by_hand, by_runtime = await alternate_sizes(scale.rounds(15), lengths, _by_hand, partial(_by_runtime, model))
     rows = [
         Row(
             workload=f"{name}, K={length:,}",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks.compare.subject import STORED_AS_IT_COMES, STORED_FIRST, Run, Stream, Tool
 from benchmarks.floors import ANSWER
+from benchmarks.models import Streaming
 from protolink import Agent, RunBudget
 from protolink.llms import LLM
 from protolink.llms.port import LLMReply, LLMRequest, ModelUsage, ToolCall
@@ -38,23 +39,10 @@ class Model(LLM):
         return LLMReply(calls=(call,), usage=usage)
 
 
-class Streaming(LLM):
-    """Streams fragments."""
+class NativeStreaming(Streaming):
+    """The same with a provider's own calls."""
 
-    provider = "benchmark"
-    model = "streaming"
     native_tools = True
-    streaming = True
-
-    def __init__(self, fragments: Sequence[str]) -> None:
-        self.fragments = fragments
-
-    async def respond(self, request: LLMRequest) -> LLMReply:
-        """Every fragment, each in its turn."""
-        for fragment in self.fragments:
-            request.fragment(fragment)
-            await asyncio.sleep(0)
-        return LLMReply(text="".join(self.fragments))
 
 
 class Adapter:
@@ -73,7 +61,7 @@ Agent(name="researcher", tools=[lookup])
 
     def streaming(self, fragments: Sequence[str]) -> Stream:
         """Runs that stream."""
-        agent = Agent(name="writer", llm=Streaming(fragments))
+        agent = Agent(name="writer", llm=NativeStreaming(fragments))
         return lambda: agent.start_run("go").chunks()
 
     @asynccontextmanager
